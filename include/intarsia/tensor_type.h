@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -35,6 +36,10 @@ std::string_view to_text(DType dtype);
 /// Nothing for an unknown name.
 std::optional<DType> parse_dtype(std::string_view text);
 
+/// Whether partial values of this dtype can be reduced so at all, and the result is the value: not avg
+/// of integers, and/or/xor of floats, min or max of complex numbers, a norm of anything but floats.
+bool is_exact(Reduction reduction, DType dtype);
+
 /// What a distributed tensor is, without its values.
 ///
 /// Text form: `f32[1024@dp, 4096@tp]`: each size with the axes that cut it, in the order in which they
@@ -50,9 +55,8 @@ struct TensorType {
   friend bool operator==(const TensorType&, const TensorType&) = default;
 };
 
-/// Refuses what cannot be: a cut of a dimension that is not there, or a partial value whose
-/// reduction is not exact for the dtype (avg of integers, and/or/xor of floats, min or max of
-/// complex numbers, a norm of anything but floats).
+/// Refuses what cannot be: a cut of a dimension that is not there, or a partial value whose reduction
+/// is not exact for the dtype.
 void check(const TensorType& type);
 
 }  // namespace intarsia

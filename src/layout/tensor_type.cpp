@@ -30,7 +30,12 @@ constexpr std::array<DTypeName, 18> kDTypes{{
     {DType::c64, "c64", NumberKind::complex},    {DType::c128, "c128", NumberKind::complex},
 }};
 
-bool exact(Reduction reduction, NumberKind kind) {
+}  // namespace
+
+std::string_view to_text(DType dtype) { return kDTypes[static_cast<std::size_t>(dtype)].text; }
+
+bool is_exact(Reduction reduction, DType dtype) {
+  const NumberKind kind = kDTypes[static_cast<std::size_t>(dtype)].kind;
   const bool number = kind == NumberKind::real || kind == NumberKind::complex;
   switch (reduction) {
     case Reduction::sum:
@@ -45,10 +50,6 @@ bool exact(Reduction reduction, NumberKind kind) {
   }
   return false;
 }
-
-}  // namespace
-
-std::string_view to_text(DType dtype) { return kDTypes[static_cast<std::size_t>(dtype)].text; }
 
 std::optional<DType> parse_dtype(std::string_view text) {
   for (const DTypeName& d : kDTypes) {
@@ -126,9 +127,8 @@ void check(const TensorType& type) {
   for (const std::int64_t size : type.shape) {
     if (size < 0) fail<ValueError>("TensorType", type, " has a negative size");
   }
-  const NumberKind kind = kDTypes[static_cast<std::size_t>(type.dtype)].kind;
   for (const Placement& p : type.layout.placements()) {
-    if (!p.is_partial() || exact(p.reduction(), kind)) continue;
+    if (!p.is_partial() || is_exact(p.reduction(), type.dtype)) continue;
     fail<ValueError>("TensorType", type, ": ", p, " is not exact for ", to_text(type.dtype),
                      p.reduction() == Reduction::avg ? "; use P(sum) and divide afterwards"
                                                      : "; reduce it before, or use another dtype");

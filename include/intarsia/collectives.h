@@ -1,0 +1,93 @@
+// Collectives over the groups of a Comm.
+//
+// Every function takes one tensor for each member of the Comm that lives in this process (with one
+// rank per process: one tensor) and returns a Pending with as many results. Inputs are never
+// changed. Lengths are part of layouts, so every rank knows them: none is sent.
+//
+// A group of one rank communicates nothing and gives the input back. A process that hosts no
+// member of the group does nothing and gets an empty result.
+//
+// Any dtype may be moved. Reductions that a backend lacks (complex, bool, half precision on Gloo, 8 and
+// 16-bit integers, norms, ...) are done by exchanging terms and reducing them in the order of
+// ranks; those that make no sense for a dtype are refused.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <source_location>
+#include <span>
+#include <vector>
+
+#include "intarsia/ledger.h"
+#include "intarsia/placement.h"
+#include "intarsia/world.h"
+
+namespace intarsia {
+
+/// The result of a collective that may still be under way. It owns the buffers until it has been
+/// waited for; when it is dropped before, its destructor waits.
+class Pending {
+ public:
+  /// The results, one per member. Blocks until they are there; later calls return them again.
+  /// WorldError when another rank failed or did not come in time.
+  const std::vector<at::Tensor>& wait();
+  /// The one result. REQUIRES: exactly one member.
+  at::Tensor tensor();
+  /// Whether `wait` would return at once.
+  bool done() const;
+
+  Pending(Pending&&) noexcept;
+  Pending& operator=(Pending&&) noexcept;
+  ~Pending();
+
+  struct State;
+  explicit Pending(std::unique_ptr<State> state);
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+using Where = std::source_location;
+
+/// The pieces of all ranks, joined along `dim`. `lengths`: of each rank's piece along `dim`; when left
+/// out, all are as long as this one.
+/// COLLECTIVE: all ranks of the group, in the same order; likewise below.
+Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
+                   std::span<const std::int64_t> lengths = {}, const Call& call = {},
+                   Where where = Where::current());
+
+/// The reduction of all ranks' terms, on every rank. `how` is a partial placement, such as P(sum).
+Pending all_reduce(const Comm& comm, at::TensorList terms, const Placement& how,
+                   const Call& call = {}, Where where = Where::current());
+
+/// The reduction of all ranks' terms, of which each rank gets the part along `dim` that `lengths`
+/// gives it; when left out, equal parts.
+Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim, const Placement& how,
+                       std::span<const std::int64_t> lengths = {}, const Call& call = {},
+                       Where where = Where::current());
+
+/// Cuts each piece along `cut_dim` into parts of `cut_lengths`, one for each rank, and joins what arrives
+/// along `join_dim`, where the part from rank i is `join_lengths[i]` long. Lengths left out: equal parts,
+/// which must then divide evenly.
+Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim,
+                   std::int64_t join_dim, std::span<const std::int64_t> cut_lengths = {},
+                   std::span<const std::int64_t> join_lengths = {}, const Call& call = {},
+                   Where where = Where::current());
+
+/// The tensor of the rank at `root` of the group. Others pass a tensor of the same shape and dtype,
+/// whose values do not matter.
+Pending broadcast(const Comm& comm, at::TensorList tensors, std::int64_t root, const Call& call = {},
+                  Where where = Where::current());
+
+/// Sends each piece to the rank at `to[i]` of the group, where i is the sender's place. `shapes[i]`: the
+/// shape that rank i sends; when left out, all shapes are equal. REQUIRES: `to` is a permutation.
+Pending permute(const Comm& comm, at::TensorList pieces, std::span<const std::int64_t> to,
+                std::span<const std::vector<std::int64_t>> shapes = {}, const Call& call = {},
+                Where where = Where::current());
+
+/// Returns when all ranks of the group have called it. On accelerators it uses the world's device.
+void barrier(const Comm& comm, const Call& call = {}, Where where = Where::current());
+
+}  // namespace intarsia

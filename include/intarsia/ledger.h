@@ -1,0 +1,103 @@
+// Ledger: the record of every collective that a process took part in.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <source_location>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace intarsia {
+
+/// A call of the backend.
+enum class CallKind : std::uint8_t {
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  all_to_all,
+  broadcast,
+  send,
+  recv,
+  barrier,
+};
+
+std::string_view to_text(CallKind kind);
+
+/// What a collective is made for; everything that the caller knows enters the ledger.
+struct Call {
+  std::string_view tensor = {};  ///< the name of the tensor
+  std::string_view op = {};      ///< the op that needed it
+  std::string_view module = {};  ///< where in the model
+};
+
+/// One call of the backend, as this rank made it.
+struct LedgerEntry {
+  std::uint64_t sequence = 0;  ///< counts the calls of the group from 0 on
+  std::uint32_t group = 0;     ///< see Ledger::group_name
+  CallKind kind = CallKind::barrier;
+  at::ScalarType dtype = at::kByte;
+  std::int64_t bytes = 0;  ///< what this rank hands to the backend: its input
+  std::chrono::steady_clock::time_point start;
+  std::string tensor;
+  std::string op;
+  std::string module;
+  std::source_location where;  ///< the user's call of our API
+};
+
+/// Totals since the world was made.
+struct LedgerTotals {
+  std::uint64_t calls = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// A ring of the last calls, and for each group a count and a rolling hash of all of them. Always
+/// on: recording costs well below a microsecond.
+///
+/// The hash covers what must be equal on all members of a group (kind, dtype, tensor and op), not
+/// sizes, which may be uneven: equal hashes on all members mean equal sequences of calls.
+///
+/// THREADS: any.
+class Ledger {
+ public:
+  explicit Ledger(std::size_t entries = 4096) : ring_(entries) {}
+
+  /// Makes room for one more group, and says its number.
+  std::uint32_t add_group(std::string name);
+  std::string group_name(std::uint32_t group) const;
+  std::size_t groups() const;
+
+  void record(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
+              const Call& call, const std::source_location& where);
+
+  /// Switching it off is for measuring what it costs.
+  void enable(bool on) { enabled_ = on; }
+
+  /// The calls that the ring still holds, the oldest first.
+  std::vector<LedgerEntry> entries() const;
+  LedgerTotals totals() const;
+  LedgerTotals totals(CallKind kind) const;
+  /// Calls and hash of one group.
+  std::uint64_t group_calls(std::uint32_t group) const;
+  std::uint64_t group_hash(std::uint32_t group) const;
+  /// The entries as text, one per line, for errors and requests.
+  std::string dump(std::size_t last = 32) const;
+
+ private:
+  struct Group {
+    std::string name;
+    std::uint64_t calls = 0;
+    std::uint64_t hash = 0;
+  };
+  mutable std::mutex mutex_;
+  bool enabled_ = true;
+  std::vector<LedgerEntry> ring_;
+  std::uint64_t recorded_ = 0;
+  LedgerTotals by_kind_[8];
+  std::vector<Group> groups_;
+};
+
+}  // namespace intarsia

@@ -1,0 +1,160 @@
+// World: the processes of a job, and the groups of ranks in which they talk.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "intarsia/ledger.h"
+#include "intarsia/mesh.h"
+#include "intarsia/rendezvous.h"
+
+namespace c10d {
+class Backend;
+class ProcessGroup;
+}  // namespace c10d
+
+namespace intarsia {
+
+class Wire;
+
+struct WorldOptions {
+  /// "gloo", "nccl", "ucc" or "mpi"; empty: the usual one for the device.
+  std::string backend = {};
+  /// Where tensors of this process live. Unset: the CPU, or with NCCL the CUDA device numbered by the
+  /// local rank.
+  std::optional<at::Device> device = std::nullopt;
+  /// How long a collective, or the making of a group, may wait for the other ranks.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  Launcher launcher = Launcher::detect;
+  /// How many calls the ledger keeps.
+  std::size_t ledger_entries = 4096;
+};
+
+/// A rank that lives in this process, and its place in a group.
+struct Member {
+  std::int64_t rank = 0;
+  std::int64_t index = 0;
+};
+
+/// The ranks that differ only along some axes of a mesh: for every rank hosted here, the group that
+/// it belongs to. A handle, cheap to copy; keep it rather than asking for it again. The group behind
+/// it is made on the first collective, by its members only.
+class Comm {
+ public:
+  /// The number of ranks in each group.
+  std::int64_t size() const { return size_; }
+  /// The hosted ranks that take part; none when this process is outside the mesh.
+  std::span<const Member> members() const { return members_; }
+  /// The place in the group of the one rank hosted here. REQUIRES: exactly one member.
+  std::int64_t index() const;
+  /// Makes the group now. COLLECTIVE: all ranks of the group.
+  void connect() const;
+  /// The group's number in the ledger. REQUIRES: at least one member.
+  std::uint32_t ledger_group() const;
+  /// What all members call it: the ranks as a mesh, such as `[g=4:2]+1`.
+  const std::string& name() const { return name_; }
+
+ private:
+  friend class World;
+  friend struct CommAccess;
+  Comm() = default;
+  Wire& wire() const;
+
+  struct Slot;  // holds the wire once it is made
+  std::int64_t size_ = 1;
+  std::vector<Member> members_;
+  std::string name_;
+  std::shared_ptr<Slot> slot_;
+};
+
+/// Makes the backend of a group: `name` is the same on all members, `index` this rank's place.
+using BackendMaker = std::function<c10::intrusive_ptr<c10d::Backend>(
+    const std::string& name, int index, const std::vector<std::int64_t>& ranks)>;
+
+/// What a world is made of, for those who bring their own transport.
+struct WorldParts {
+  /// The ranks that live in this process: one; none, outside every mesh; or all (lockstep).
+  std::vector<std::int64_t> hosted = {0};
+  std::int64_t size = 1;
+  int local_rank = 0;
+  at::Device device = at::kCPU;
+  c10::intrusive_ptr<c10d::Store> store;
+  BackendMaker make_backend;
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  std::size_t ledger_entries = 4096;
+  /// Runs last when the world closes.
+  std::function<void()> on_close;
+};
+
+/// Who this process is and how it reaches the others.
+///
+/// A World owns every group made through it, and closes them in order: when it is destroyed, when
+/// `close` is called, or at the latest when the process exits.
+///
+/// THREADS: functions may be called from any thread; collectives over one group must come in the
+/// same order on all its ranks.
+class World {
+ public:
+  /// Meets the other processes as the launcher says; a process without a launcher is a world of one.
+  /// COLLECTIVE: all processes of the job.
+  static std::shared_ptr<World> connect(const WorldOptions& options = {});
+  static std::shared_ptr<World> connect(const Rendezvous& rendezvous, const WorldOptions& options = {});
+
+  /// Uses a process group that someone else made, by the name that torch.distributed registered it
+  /// under, or itself. Smaller groups are made through its store.
+  static std::shared_ptr<World> adopt(const std::string& group_name, const WorldOptions& options = {});
+  static std::shared_ptr<World> adopt(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                      const WorldOptions& options = {});
+
+  /// A world of given parts.
+  static std::shared_ptr<World> assemble(WorldParts parts);
+
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  /// The one rank hosted here. REQUIRES: exactly one.
+  std::int64_t rank() const;
+  std::int64_t size() const { return parts_.size; }
+  std::span<const std::int64_t> hosted() const { return parts_.hosted; }
+  int local_rank() const { return parts_.local_rank; }
+  at::Device device() const { return parts_.device; }
+  /// Shared by all processes; may be null in a world of one.
+  const c10::intrusive_ptr<c10d::Store>& store() const { return parts_.store; }
+  std::chrono::milliseconds timeout() const { return parts_.timeout; }
+  Ledger& ledger() { return ledger_; }
+  const Ledger& ledger() const { return ledger_; }
+
+  /// The groups along the named axes of a mesh, fused into one when there are several: the first varies
+  /// slowest. Communicates nothing. REQUIRES: the mesh holds only ranks of this world.
+  Comm along(const Mesh& mesh, std::span<const std::string> axes);
+  Comm along(const Mesh& mesh, std::initializer_list<std::string> axes);
+  /// One group of all ranks.
+  Comm everyone();
+
+  /// Closes all groups, the last made first, then the store. Using them afterwards is a WorldError.
+  /// The process that serves the store waits for the others to say goodbye, at most 10 s.
+  void close();
+  bool closed() const;
+
+ private:
+  explicit World(WorldParts parts);
+  std::shared_ptr<Comm::Slot> slot_for(const Mesh& group, std::int64_t member, Member& place);
+
+  WorldParts parts_;
+  Ledger ledger_;
+  struct Groups;
+  std::unique_ptr<Groups> groups_;
+};
+
+}  // namespace intarsia

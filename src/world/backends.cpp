@@ -1,0 +1,51 @@
+#include "world/backends.h"
+
+#include <array>
+
+#include "base/text.h"
+#include "intarsia/error.h"
+
+namespace intarsia {
+namespace {
+
+struct BackendRow {
+  std::string_view name;
+  Backend (*make)(const BackendRequest&);
+  bool present;
+};
+
+#ifndef INTARSIA_HAS_NCCL
+#define INTARSIA_HAS_NCCL 0
+#endif
+#ifndef INTARSIA_HAS_UCC
+#define INTARSIA_HAS_UCC 0
+#endif
+
+constexpr std::array<BackendRow, 3> kBackends{{
+    {"gloo", make_gloo, true},
+    {"nccl", make_nccl, INTARSIA_HAS_NCCL != 0},
+    {"ucc", make_ucc, INTARSIA_HAS_UCC != 0},
+}};
+
+}  // namespace
+
+Backend make_backend(const std::string& name, const BackendRequest& request) {
+  for (const BackendRow& row : kBackends) {
+    if (row.name == name) return row.make(request);
+  }
+  if (name == "mpi") {
+    fail<UnsupportedError>("World", "libtorch makes MPI groups only by all processes together, and "
+                           "Intarsia's groups are made by their members; use gloo, nccl or ucc, which "
+                           "mpirun starts as well");
+  }
+  fail<ValueError>("World", "there is no backend '", name, "'; use gloo, nccl or ucc");
+}
+
+bool has_backend(const std::string& name) {
+  for (const BackendRow& row : kBackends) {
+    if (row.name == name) return row.present;
+  }
+  return false;
+}
+
+}  // namespace intarsia

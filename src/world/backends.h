@@ -1,0 +1,34 @@
+// The c10d backends that a libtorch may have. One file each; a file that says so where one is absent.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace intarsia {
+
+/// What any backend needs to make a group.
+struct BackendRequest {
+  c10::intrusive_ptr<c10d::Store> store;  ///< with keys of this group only
+  int index = 0;
+  int size = 1;
+  std::chrono::milliseconds timeout{};
+  at::Device device = at::kCPU;
+  std::string address;  ///< where the job meets; tells whether all ranks are on this machine
+};
+
+using Backend = c10::intrusive_ptr<c10d::Backend>;
+
+Backend make_gloo(const BackendRequest& request);
+Backend make_nccl(const BackendRequest& request);
+Backend make_ucc(const BackendRequest& request);
+
+/// By name. UnsupportedError when this libtorch has no such backend; ValueError for an unknown name.
+Backend make_backend(const std::string& name, const BackendRequest& request);
+
+/// Whether libtorch was built with it.
+bool has_backend(const std::string& name);
+
+}  // namespace intarsia

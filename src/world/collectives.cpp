@@ -1,0 +1,571 @@
+#include "intarsia/collectives.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "base/text.h"
+#include "intarsia/error.h"
+#include "layout/chunk.h"
+#include "world/dtype.h"
+#include "world/wire.h"
+
+namespace intarsia {
+
+struct Pending::State {
+  std::string_view what;
+  Works works;
+  std::vector<at::Tensor> buffers;  // alive until the works are done
+  std::function<std::vector<at::Tensor>()> finish;
+  std::vector<at::Tensor> result;
+};
+
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+Pending ready(Tensors result) {
+  auto state = std::make_unique<Pending::State>();
+  state->result = std::move(result);
+  return Pending(std::move(state));
+}
+
+Pending pending(std::string_view what, Works works, Tensors buffers, std::function<Tensors()> finish) {
+  auto state = std::make_unique<Pending::State>();
+  state->what = what;
+  state->works = std::move(works);
+  state->buffers = std::move(buffers);
+  state->finish = std::move(finish);
+  return Pending(std::move(state));
+}
+
+/// What the collectives work on: values in memory as they are, row-major, outside autograd.
+at::Tensor plain(const at::Tensor& t) {
+  return t.detach().resolve_conj().resolve_neg().contiguous();
+}
+
+at::Tensor bytes(const at::Tensor& contiguous) { return contiguous.view(-1).view(at::kByte); }
+
+Tensors bytes(const Tensors& list) {
+  Tensors out;
+  for (const at::Tensor& t : list) out.push_back(bytes(t));
+  return out;
+}
+
+void check_pieces(std::string_view where, const Comm& comm, at::TensorList pieces) {
+  if (pieces.size() != comm.members().size()) {
+    fail<ValueError>(where, "group ", comm.name(), " has ", comm.members().size(),
+                     " members in this process, but ", pieces.size(), " tensors were given");
+  }
+  for (const at::Tensor& t : pieces) {
+    if (!t.defined()) fail<ValueError>(where, "an undefined tensor was given");
+    if (t.layout() != at::kStrided) {
+      fail<UnsupportedError>(where, "the tensor is ", t.is_sparse() ? "sparse" : "not strided",
+                             "; make it dense first");
+    }
+  }
+}
+
+std::int64_t checked_dim(std::string_view where, std::int64_t dim, const at::Tensor& t) {
+  return normalize_dim(where, dim, static_cast<std::size_t>(t.dim()));
+}
+
+/// Lengths of all ranks along a dimension: as given, or `total` for each, or `total / n` for each.
+Counts checked_lengths(std::string_view where, const Comm& comm, std::span<const std::int64_t> given,
+                       std::int64_t each) {
+  Counts out(given.begin(), given.end());
+  if (out.empty()) out.assign(static_cast<std::size_t>(comm.size()), each);
+  if (static_cast<std::int64_t>(out.size()) != comm.size()) {
+    fail<ValueError>(where, "group ", comm.name(), " has ", comm.size(), " ranks, but ", out.size(),
+                     " lengths were given (", join(out), ")");
+  }
+  return out;
+}
+
+std::int64_t equal_part(std::string_view where, const Comm& comm, std::int64_t length, bool lengths_given) {
+  if (!lengths_given && length % comm.size() != 0) {
+    fail<ValueError>(where, "length ", length, " does not divide into ", comm.size(),
+                     " equal parts; give the lengths");
+  }
+  return length / comm.size();
+}
+
+void check_total(std::string_view where, const Counts& lengths, std::int64_t length) {
+  const std::int64_t total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  if (total != length) {
+    fail<ValueError>(where, "the lengths (", join(lengths), ") add up to ", total,
+                     ", but the tensor is ", length, " long");
+  }
+}
+
+/// The parts of a tensor, one after the other in one flat buffer, and how many elements each has.
+struct Parts {
+  at::Tensor flat;
+  Counts counts;
+};
+
+Parts cut(const at::Tensor& t, std::int64_t dim, const Counts& lengths) {
+  Parts out;
+  Tensors flat;
+  for (const at::Tensor& part : t.split_with_sizes(lengths, dim)) {
+    out.counts.push_back(part.numel());
+    flat.push_back(part.reshape(-1));
+  }
+  out.flat = dim == 0 ? t.view(-1) : at::cat(flat);
+  return out;
+}
+
+Counts scaled(const Counts& counts, std::int64_t factor) {
+  Counts out = counts;
+  for (std::int64_t& c : out) c *= factor;
+  return out;
+}
+
+/// Sends `in`, cut by counts, and fills `out`. Elements of any dtype.
+Works exchange(Wire& wire, const Tensors& out, const Tensors& in, const std::vector<Counts>& out_counts,
+               const std::vector<Counts>& in_counts, CallSite site) {
+  std::vector<Counts> out_bytes;
+  std::vector<Counts> in_bytes;
+  for (const Counts& c : out_counts) out_bytes.push_back(scaled(c, out[0].element_size()));
+  for (const Counts& c : in_counts) in_bytes.push_back(scaled(c, in[0].element_size()));
+  return wire.all_to_all(bytes(out), bytes(in), out_bytes, in_bytes, site);
+}
+
+// ---- reductions ---------------------------------------------------------------------------------
+
+/// The dtype in which terms are combined: wide enough that adding halves does not lose what they hold.
+at::ScalarType accumulator(at::ScalarType type) {
+  switch (type) {
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kFloat8_e4m3fn:
+    case at::kFloat8_e5m2: return at::kFloat;
+    case at::kComplexHalf: return at::kComplexFloat;
+    default: return type;
+  }
+}
+
+void check_reduction(std::string_view where, const Placement& how, at::ScalarType type) {
+  if (!how.is_partial()) {
+    fail<ValueError>(where, how, " is no reduction; use a partial placement such as P(sum)");
+  }
+  const auto dtype = dtype_of(type);
+  if (dtype && is_exact(how.reduction(), *dtype)) return;
+  fail<ValueError>(where, how, " of ", dtype ? to_text(*dtype) : c10::toString(type),
+                   " has no exact value; ",
+                   how.reduction() == Reduction::avg ? "use P(sum) and divide" : "convert the tensor first");
+}
+
+/// Terms as they are combined: for a norm of order p, |x|^p.
+at::Tensor to_term(const at::Tensor& x, const Placement& how) {
+  if (how.reduction() != Reduction::norm) return x;
+  return x.to(accumulator(x.scalar_type())).abs().pow(how.norm_order());
+}
+
+/// The value of combined terms, in the dtype of the input.
+at::Tensor from_terms(at::Tensor combined, const Placement& how, std::int64_t n, at::ScalarType type) {
+  if (how.reduction() == Reduction::norm) combined = combined.pow(1 / how.norm_order());
+  if (how.reduction() == Reduction::avg) combined = combined.div(n);
+  return combined.to(type);
+}
+
+/// Combines the rows of `terms`, in their order.
+at::Tensor combine(const at::Tensor& terms, const Placement& how) {
+  at::Tensor out = terms[0].to(accumulator(terms.scalar_type()), /*non_blocking=*/false, /*copy=*/true);
+  for (std::int64_t i = 1; i < terms.size(0); ++i) {
+    const at::Tensor next = terms[i].to(out.scalar_type());
+    switch (how.reduction()) {
+      case Reduction::sum:
+      case Reduction::avg:
+      case Reduction::norm: out.add_(next); break;
+      case Reduction::min: at::minimum_out(out, out, next); break;
+      case Reduction::max: at::maximum_out(out, out, next); break;
+      case Reduction::product: out.mul_(next); break;
+      case Reduction::bit_and: out.bitwise_and_(next); break;
+      case Reduction::bit_or: out.bitwise_or_(next); break;
+      case Reduction::bit_xor: out.bitwise_xor_(next); break;
+    }
+  }
+  return out;
+}
+
+/// A sum can be left to the backend as a sum of reals.
+bool is_linear(const Placement& how) {
+  return how.reduction() == Reduction::sum || how.reduction() == Reduction::avg;
+}
+
+at::Tensor as_real(const at::Tensor& t) { return t.is_complex() ? at::view_as_real(t) : t; }
+
+/// Whether the backend reduces this, perhaps seen as reals.
+bool native(const Wire& wire, const Placement& how, at::ScalarType type, bool scatter) {
+  const bool complex = c10::isComplexType(type);
+  if (complex && !is_linear(how)) return false;
+  const at::ScalarType real = complex ? c10::toRealValueType(type) : type;
+  const Reduction reduction = is_linear(how) ? Reduction::sum : how.reduction();
+  return scatter ? wire.scatters_reduced(real, reduction) : wire.reduces(real, reduction);
+}
+
+/// Of the cut terms of all members, each member's part combined, flat, in the accumulator's dtype.
+struct ScatteredTerms {
+  Works works;
+  Tensors buffers;
+  std::function<Tensors()> combine;
+};
+
+ScatteredTerms scatter_terms(const Comm& comm, Wire& wire, const std::vector<Parts>& parts,
+                             const Placement& how, CallSite site) {
+  const std::int64_t n = comm.size();
+  Tensors in;
+  Tensors out;
+  std::vector<Counts> in_counts;
+  std::vector<Counts> out_counts;
+  for (std::size_t m = 0; m < parts.size(); ++m) {
+    const auto mine = static_cast<std::size_t>(comm.members()[m].index);
+    in.push_back(parts[m].flat);
+    in_counts.push_back(parts[m].counts);
+    out_counts.emplace_back(static_cast<std::size_t>(n), parts[m].counts[mine]);
+    out.push_back(at::empty({n * parts[m].counts[mine]}, parts[m].flat.options()));
+  }
+  ScatteredTerms s;
+  s.works = exchange(wire, out, in, out_counts, in_counts, site);
+  s.buffers = in;
+  s.buffers.insert(s.buffers.end(), out.begin(), out.end());
+  s.combine = [out, n, how] {
+    Tensors combined;
+    for (const at::Tensor& terms : out) combined.push_back(combine(terms.view({n, terms.numel() / n}), how));
+    return combined;
+  };
+  return s;
+}
+
+}  // namespace
+
+// ---- Pending ------------------------------------------------------------------------------------
+
+Pending::Pending(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Pending::Pending(Pending&&) noexcept = default;
+
+Pending& Pending::operator=(Pending&& other) noexcept {
+  std::swap(state_, other.state_);
+  return *this;
+}
+
+Pending::~Pending() {
+  if (!state_) return;
+  try {
+    wait_for(state_->works, state_->what);
+  } catch (const std::exception&) {
+    // Nobody asked for the result. The group is unusable now, which its next call reports.
+  }
+}
+
+const std::vector<at::Tensor>& Pending::wait() {
+  State& s = *state_;
+  if (s.finish) {
+    const auto finish = std::exchange(s.finish, nullptr);
+    const Works works = std::exchange(s.works, {});
+    wait_for(works, s.what);
+    s.result = finish();
+    s.buffers.clear();
+  }
+  return s.result;
+}
+
+at::Tensor Pending::tensor() {
+  const Tensors& all = wait();
+  if (all.size() != 1) {
+    fail<ValueError>("Pending::tensor", "there are ", all.size(),
+                     " results, one for each member in this process; use wait()");
+  }
+  return all[0];
+}
+
+bool Pending::done() const {
+  return std::all_of(state_->works.begin(), state_->works.end(),
+                     [](const auto& work) { return work->isCompleted(); });
+}
+
+// ---- collectives --------------------------------------------------------------------------------
+
+Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
+                   std::span<const std::int64_t> lengths, const Call& call, Where where) {
+  constexpr std::string_view what = "all_gather";
+  check_pieces(what, comm, pieces);
+  if (pieces.empty() || comm.size() == 1) return ready(pieces.vec());
+  const std::int64_t n = comm.size();
+  const std::int64_t d = checked_dim(what, dim, pieces[0]);
+  const Counts all = checked_lengths(what, comm, lengths, pieces[0].size(d));
+  const std::int64_t longest = *std::max_element(all.begin(), all.end());
+  const bool even = *std::min_element(all.begin(), all.end()) == longest;
+
+  Tensors in;
+  Tensors out;
+  for (std::size_t m = 0; m < pieces.size(); ++m) {
+    at::Tensor piece = plain(pieces[m]);
+    const std::int64_t length = all[static_cast<std::size_t>(comm.members()[m].index)];
+    if (piece.size(d) != length) {
+      fail<ValueError>(what, "the piece of rank ", comm.members()[m].rank, " is ", piece.size(d),
+                       " long in dimension ", d, ", but the lengths (", join(all), ") say ", length);
+    }
+    std::vector<std::int64_t> shape = piece.sizes().vec();
+    shape[static_cast<std::size_t>(d)] = longest;
+    if (length < longest) {
+      const at::Tensor padded = at::empty(shape, piece.options());
+      padded.narrow(d, 0, length).copy_(piece);
+      padded.narrow(d, length, longest - length).zero_();
+      piece = padded;
+    }
+    shape.insert(shape.begin(), n);
+    in.push_back(piece);
+    out.push_back(at::empty(shape, piece.options()));
+  }
+  const auto finish = [out, all, d, even] {
+    Tensors joined;
+    for (const at::Tensor& gathered : out) {
+      if (even && d == 0) {
+        joined.push_back(gathered.flatten(0, 1));
+        continue;
+      }
+      Tensors parts;
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        parts.push_back(gathered[static_cast<std::int64_t>(i)].narrow(d, 0, all[i]));
+      }
+      joined.push_back(at::cat(parts, d));
+    }
+    return joined;
+  };
+  if (in[0].numel() == 0) return ready(finish());
+  Wire& wire = CommAccess::wire(comm);
+  Works works = wire.all_gather(bytes(out), bytes(in), {in[0].scalar_type(), call, where});
+  Tensors buffers = in;
+  buffers.insert(buffers.end(), out.begin(), out.end());
+  return pending(what, std::move(works), std::move(buffers), finish);
+}
+
+Pending all_reduce(const Comm& comm, at::TensorList terms, const Placement& how, const Call& call,
+                   Where where) {
+  constexpr std::string_view what = "all_reduce";
+  check_pieces(what, comm, terms);
+  if (terms.empty() || comm.size() == 1) return ready(terms.vec());
+  const std::int64_t n = comm.size();
+  const at::ScalarType type = terms[0].scalar_type();
+  check_reduction(what, how, type);
+  Wire& wire = CommAccess::wire(comm);
+  const bool leave_to_backend = native(wire, how, type, /*scatter=*/false);
+  Tensors buffers;
+  for (const at::Tensor& t : terms) {
+    const at::Tensor p = plain(t);
+    buffers.push_back(leave_to_backend ? p.clone() : to_term(p, how));
+  }
+  if (buffers[0].numel() == 0) return ready(std::move(buffers));
+
+  if (leave_to_backend) {
+    Tensors reals;
+    for (const at::Tensor& t : buffers) reals.push_back(as_real(t));
+    const Reduction reduction = is_linear(how) ? Reduction::sum : how.reduction();
+    Works works = wire.all_reduce(reals, reduction, {type, call, where});
+    const auto finish = [buffers, how, n] {
+      Tensors out;
+      for (const at::Tensor& t : buffers) {
+        out.push_back(how.reduction() == Reduction::avg ? t.div(n) : t);
+      }
+      return out;
+    };
+    return pending(what, std::move(works), reals, finish);
+  }
+
+  // Each rank combines one chunk of the flat terms, and all gather the chunks.
+  Counts lengths;
+  for (std::int64_t i = 0; i < n; ++i) lengths.push_back(chunk(buffers[0].numel(), n, i).size());
+  std::vector<Parts> parts;
+  for (const at::Tensor& t : buffers) parts.push_back({t.contiguous().view(-1), lengths});
+  ScatteredTerms s = scatter_terms(comm, wire, parts, how, {type, call, where});
+  const auto finish = [comm, lengths, how, n, type, where, combine = s.combine,
+                       shape = terms[0].sizes().vec(), tensor = std::string(call.tensor),
+                       op = std::string(call.op), module = std::string(call.module)] {
+    Tensors chunks = combine();
+    for (at::Tensor& t : chunks) t = from_terms(t, how, n, type);
+    Tensors out = all_gather(comm, chunks, 0, lengths, {tensor, op, module}, where).wait();
+    for (at::Tensor& t : out) t = t.view(shape);
+    return out;
+  };
+  return pending(what, std::move(s.works), std::move(s.buffers), finish);
+}
+
+Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim, const Placement& how,
+                       std::span<const std::int64_t> lengths, const Call& call, Where where) {
+  constexpr std::string_view what = "reduce_scatter";
+  check_pieces(what, comm, terms);
+  if (terms.empty() || comm.size() == 1) return ready(terms.vec());
+  const std::int64_t n = comm.size();
+  const at::ScalarType type = terms[0].scalar_type();
+  check_reduction(what, how, type);
+  const std::int64_t d = checked_dim(what, dim, terms[0]);
+  const Counts all = checked_lengths(what, comm, lengths,
+                                     equal_part(what, comm, terms[0].size(d), !lengths.empty()));
+  check_total(what, all, terms[0].size(d));
+
+  std::vector<Parts> parts;
+  std::vector<std::vector<std::int64_t>> shapes;
+  for (std::size_t m = 0; m < terms.size(); ++m) {
+    parts.push_back(cut(to_term(plain(terms[m]), how), d, all));
+    shapes.push_back(terms[m].sizes().vec());
+    shapes.back()[static_cast<std::size_t>(d)] = all[static_cast<std::size_t>(comm.members()[m].index)];
+  }
+  const auto shaped = [shapes](Tensors flat) {
+    for (std::size_t m = 0; m < flat.size(); ++m) flat[m] = flat[m].view(shapes[m]);
+    return flat;
+  };
+  if (parts[0].flat.numel() == 0) {
+    Tensors empty;
+    for (const Parts& p : parts) empty.push_back(at::empty({0}, p.flat.options()).to(type));
+    return ready(shaped(std::move(empty)));
+  }
+  Wire& wire = CommAccess::wire(comm);
+  const bool even = std::adjacent_find(all.begin(), all.end(), std::not_equal_to<>()) == all.end();
+  if (even && native(wire, how, type, /*scatter=*/true)) {
+    Tensors in;
+    Tensors out;
+    for (const Parts& p : parts) {
+      in.push_back(as_real(p.flat));
+      out.push_back(at::empty({p.flat.numel() / n}, p.flat.options()));
+    }
+    Tensors reals;
+    for (const at::Tensor& t : out) reals.push_back(as_real(t));
+    Works works = wire.reduce_scatter(reals, in, is_linear(how) ? Reduction::sum : how.reduction(),
+                                      {type, call, where});
+    const auto finish = [out, shaped, how, n, type] {
+      Tensors values;
+      for (const at::Tensor& t : out) values.push_back(from_terms(t, how, n, type));
+      return shaped(std::move(values));
+    };
+    in.insert(in.end(), out.begin(), out.end());
+    return pending(what, std::move(works), std::move(in), finish);
+  }
+  ScatteredTerms s = scatter_terms(comm, wire, parts, how, {type, call, where});
+  const auto finish = [combine = s.combine, shaped, how, n, type] {
+    Tensors values = combine();
+    for (at::Tensor& t : values) t = from_terms(t, how, n, type);
+    return shaped(std::move(values));
+  };
+  return pending(what, std::move(s.works), std::move(s.buffers), finish);
+}
+
+Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim, std::int64_t join_dim,
+                   std::span<const std::int64_t> cut_lengths,
+                   std::span<const std::int64_t> join_lengths, const Call& call, Where where) {
+  constexpr std::string_view what = "all_to_all";
+  check_pieces(what, comm, pieces);
+  if (pieces.empty() || comm.size() == 1) return ready(pieces.vec());
+  const std::int64_t c = checked_dim(what, cut_dim, pieces[0]);
+  const std::int64_t j = checked_dim(what, join_dim, pieces[0]);
+  const Counts cuts = checked_lengths(what, comm, cut_lengths,
+                                      equal_part(what, comm, pieces[0].size(c), !cut_lengths.empty()));
+  check_total(what, cuts, pieces[0].size(c));
+  const Counts joins =
+      checked_lengths(what, comm, join_lengths, c == j ? cuts[0] : pieces[0].size(j));
+
+  Tensors in;
+  Tensors out;
+  std::vector<Counts> in_counts;
+  std::vector<Counts> out_counts;
+  std::vector<std::vector<std::vector<std::int64_t>>> shapes;  // of what arrives, per member and sender
+  for (std::size_t m = 0; m < pieces.size(); ++m) {
+    const Member& member = comm.members()[m];
+    const auto me = static_cast<std::size_t>(member.index);
+    if (c != j && pieces[m].size(j) != joins[me]) {
+      fail<ValueError>(what, "the piece of rank ", member.rank, " is ", pieces[m].size(j),
+                       " long in dimension ", j, ", but the lengths (", join(joins), ") say ", joins[me]);
+    }
+    Parts parts = cut(plain(pieces[m]), c, cuts);
+    in.push_back(parts.flat);
+    in_counts.push_back(parts.counts);
+    out_counts.emplace_back();
+    shapes.emplace_back();
+    for (std::int64_t i = 0; i < comm.size(); ++i) {
+      std::vector<std::int64_t> shape = pieces[m].sizes().vec();
+      shape[static_cast<std::size_t>(c)] = cuts[me];
+      shape[static_cast<std::size_t>(j)] = joins[static_cast<std::size_t>(i)];
+      out_counts.back().push_back(c10::multiply_integers(shape));
+      shapes.back().push_back(std::move(shape));
+    }
+    const std::int64_t total =
+        std::accumulate(out_counts.back().begin(), out_counts.back().end(), std::int64_t{0});
+    out.push_back(at::empty({total}, in.back().options()));
+  }
+  Works works = exchange(CommAccess::wire(comm), out, in, out_counts, in_counts,
+                         {in[0].scalar_type(), call, where});
+  const auto finish = [out, out_counts, shapes, j] {
+    Tensors joined;
+    for (std::size_t m = 0; m < out.size(); ++m) {
+      Tensors parts = out[m].split_with_sizes(out_counts[m]);
+      for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = parts[i].view(shapes[m][i]);
+      joined.push_back(at::cat(parts, j));
+    }
+    return joined;
+  };
+  in.insert(in.end(), out.begin(), out.end());
+  return pending(what, std::move(works), std::move(in), finish);
+}
+
+Pending broadcast(const Comm& comm, at::TensorList tensors, std::int64_t root, const Call& call,
+                  Where where) {
+  constexpr std::string_view what = "broadcast";
+  check_pieces(what, comm, tensors);
+  if (root < 0 || root >= comm.size()) {
+    fail<ValueError>(what, "there is no rank at ", root, " in group ", comm.name(), " of ", comm.size());
+  }
+  if (tensors.empty() || comm.size() == 1) return ready(tensors.vec());
+  Tensors buffers;
+  for (std::size_t m = 0; m < tensors.size(); ++m) {
+    const at::Tensor p = plain(tensors[m]);
+    buffers.push_back(comm.members()[m].index == root ? p.clone() : at::empty_like(p));
+  }
+  if (buffers[0].numel() == 0) return ready(std::move(buffers));
+  Works works = CommAccess::wire(comm).broadcast(bytes(buffers), root,
+                                                 {buffers[0].scalar_type(), call, where});
+  return pending(what, std::move(works), buffers, [buffers] { return buffers; });
+}
+
+Pending permute(const Comm& comm, at::TensorList pieces, std::span<const std::int64_t> to,
+                std::span<const std::vector<std::int64_t>> shapes, const Call& call, Where where) {
+  constexpr std::string_view what = "permute";
+  check_pieces(what, comm, pieces);
+  const Counts target(to.begin(), to.end());
+  Counts sorted = target;
+  std::sort(sorted.begin(), sorted.end());
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    if (sorted[i] != static_cast<std::int64_t>(i)) sorted.clear();
+  }
+  if (static_cast<std::int64_t>(sorted.size()) != comm.size()) {
+    fail<ValueError>(what, "(", join(to), ") does not send each of the ", comm.size(), " ranks of group ",
+                     comm.name(), " to another");
+  }
+  if (!shapes.empty() && static_cast<std::int64_t>(shapes.size()) != comm.size()) {
+    fail<ValueError>(what, "group ", comm.name(), " has ", comm.size(), " ranks, but ", shapes.size(),
+                     " shapes were given");
+  }
+  if (pieces.empty() || comm.size() == 1) return ready(pieces.vec());
+  Tensors in;
+  Tensors out;
+  for (std::size_t m = 0; m < pieces.size(); ++m) {
+    const std::int64_t me = comm.members()[m].index;
+    const auto from = static_cast<std::size_t>(std::find(target.begin(), target.end(), me) - target.begin());
+    in.push_back(plain(pieces[m]));
+    const auto shape = shapes.empty() ? pieces[m].sizes().vec() : shapes[from];
+    out.push_back(at::empty(shape, in.back().options()));
+  }
+  Works works = CommAccess::wire(comm).permute(bytes(out), bytes(in), target,
+                                               {in[0].scalar_type(), call, where});
+  in.insert(in.end(), out.begin(), out.end());
+  return pending(what, std::move(works), std::move(in), [out] { return out; });
+}
+
+void barrier(const Comm& comm, const Call& call, Where where) {
+  if (comm.members().empty() || comm.size() == 1) return;
+  wait_for(CommAccess::wire(comm).barrier({at::kByte, call, where}), "barrier");
+}
+
+}  // namespace intarsia

@@ -1,0 +1,2 @@
+// See README.md in the folder above.
+#pragma once

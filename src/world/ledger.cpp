@@ -1,0 +1,114 @@
+#include "intarsia/ledger.h"
+
+#include <algorithm>
+
+#include "base/hash.h"
+#include "base/text.h"
+
+namespace intarsia {
+
+std::string_view to_text(CallKind kind) {
+  switch (kind) {
+    case CallKind::all_gather: return "all_gather";
+    case CallKind::reduce_scatter: return "reduce_scatter";
+    case CallKind::all_reduce: return "all_reduce";
+    case CallKind::all_to_all: return "all_to_all";
+    case CallKind::broadcast: return "broadcast";
+    case CallKind::send: return "send";
+    case CallKind::recv: return "recv";
+    case CallKind::barrier: return "barrier";
+  }
+  return "?";
+}
+
+std::uint32_t Ledger::add_group(std::string name) {
+  const std::scoped_lock lock(mutex_);
+  groups_.push_back({std::move(name)});
+  return static_cast<std::uint32_t>(groups_.size() - 1);
+}
+
+std::string Ledger::group_name(std::uint32_t group) const {
+  const std::scoped_lock lock(mutex_);
+  return groups_.at(group).name;
+}
+
+std::size_t Ledger::groups() const {
+  const std::scoped_lock lock(mutex_);
+  return groups_.size();
+}
+
+void Ledger::record(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
+                    const Call& call, const std::source_location& where) {
+  if (!enabled_) return;
+  const auto now = std::chrono::steady_clock::now();
+  const std::uint64_t content =
+      hash_mix(hash_text(call.tensor) ^ (hash_text(call.op) << 1),
+               (static_cast<std::uint64_t>(kind) << 8) | static_cast<std::uint64_t>(dtype));
+  const std::scoped_lock lock(mutex_);
+  Group& g = groups_[group];
+  LedgerEntry& e = ring_[recorded_++ % ring_.size()];
+  e.sequence = g.calls++;
+  e.group = group;
+  e.kind = kind;
+  e.dtype = dtype;
+  e.bytes = bytes;
+  e.start = now;
+  e.tensor.assign(call.tensor);  // reuses the memory of the entry it replaces
+  e.op.assign(call.op);
+  e.module.assign(call.module);
+  e.where = where;
+  g.hash = hash_mix(g.hash, content);
+  LedgerTotals& totals = by_kind_[static_cast<std::size_t>(kind)];
+  ++totals.calls;
+  totals.bytes += static_cast<std::uint64_t>(bytes);
+}
+
+std::vector<LedgerEntry> Ledger::entries() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<LedgerEntry> out;
+  const std::uint64_t kept = std::min<std::uint64_t>(recorded_, ring_.size());
+  for (std::uint64_t i = recorded_ - kept; i < recorded_; ++i) out.push_back(ring_[i % ring_.size()]);
+  return out;
+}
+
+LedgerTotals Ledger::totals() const {
+  const std::scoped_lock lock(mutex_);
+  LedgerTotals sum;
+  for (const LedgerTotals& t : by_kind_) {
+    sum.calls += t.calls;
+    sum.bytes += t.bytes;
+  }
+  return sum;
+}
+
+LedgerTotals Ledger::totals(CallKind kind) const {
+  const std::scoped_lock lock(mutex_);
+  return by_kind_[static_cast<std::size_t>(kind)];
+}
+
+std::uint64_t Ledger::group_calls(std::uint32_t group) const {
+  const std::scoped_lock lock(mutex_);
+  return groups_.at(group).calls;
+}
+
+std::uint64_t Ledger::group_hash(std::uint32_t group) const {
+  const std::scoped_lock lock(mutex_);
+  return groups_.at(group).hash;
+}
+
+std::string Ledger::dump(std::size_t last) const {
+  const std::vector<LedgerEntry> all = entries();
+  std::string out;
+  for (std::size_t i = all.size() - std::min(last, all.size()); i < all.size(); ++i) {
+    const LedgerEntry& e = all[i];
+    out += concat('#', e.sequence, ' ', to_text(e.kind), " over ", group_name(e.group), ' ',
+                  c10::toString(e.dtype), ' ', e.bytes, " B");
+    if (!e.tensor.empty()) out += concat(" tensor ", e.tensor);
+    if (!e.op.empty()) out += concat(" for ", e.op);
+    if (!e.module.empty()) out += concat(" in ", e.module);
+    out += concat(" at ", e.where.file_name(), ':', e.where.line(), '\n');
+  }
+  return out;
+}
+
+}  // namespace intarsia

@@ -1,0 +1,193 @@
+#include "world/wire.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "intarsia/error.h"
+
+namespace intarsia {
+namespace {
+
+c10d::ReduceOp reduce_op(Reduction how) {
+  switch (how) {
+    case Reduction::sum: return c10d::ReduceOp::SUM;
+    case Reduction::avg: return c10d::ReduceOp::AVG;
+    case Reduction::min: return c10d::ReduceOp::MIN;
+    case Reduction::max: return c10d::ReduceOp::MAX;
+    case Reduction::product: return c10d::ReduceOp::PRODUCT;
+    case Reduction::bit_and: return c10d::ReduceOp::BAND;
+    case Reduction::bit_or: return c10d::ReduceOp::BOR;
+    case Reduction::bit_xor: return c10d::ReduceOp::BXOR;
+    case Reduction::norm: break;
+  }
+  fail<UnsupportedError>("reduce", "no backend reduces norms by itself");
+}
+
+bool is_bitwise(Reduction how) {
+  return how == Reduction::bit_and || how == Reduction::bit_or || how == Reduction::bit_xor;
+}
+
+class C10dWire final : public Wire {
+ public:
+  C10dWire(c10::intrusive_ptr<c10d::Backend> backend, std::string name, Ledger& ledger,
+           const World& world)
+      : backend_(std::move(backend)),
+        kind_(backend_->getBackendName()),
+        name_(std::move(name)),
+        ledger_(ledger),
+        group_(ledger.add_group(name_)),
+        device_(world.device()),
+        timeout_(world.timeout()) {}
+
+  Works all_gather(at::TensorList out, at::TensorList in, CallSite site) override {
+    at::Tensor to = out[0];
+    at::Tensor from = in[0];
+    c10d::AllgatherOptions options;
+    options.timeout = timeout_;
+    return call(CallKind::all_gather, from, site,
+                [&] { return backend_->_allgather_base(to, from, options); });
+  }
+
+  Works all_reduce(at::TensorList inout, Reduction how, CallSite site) override {
+    std::vector<at::Tensor> tensors{inout[0]};
+    c10d::AllreduceOptions options;
+    options.reduceOp = reduce_op(how);
+    options.timeout = timeout_;
+    return call(CallKind::all_reduce, tensors[0], site,
+                [&] { return backend_->allreduce(tensors, options); });
+  }
+
+  Works reduce_scatter(at::TensorList out, at::TensorList in, Reduction how, CallSite site) override {
+    at::Tensor to = out[0];
+    at::Tensor from = in[0];
+    c10d::ReduceScatterOptions options;
+    options.reduceOp = reduce_op(how);
+    options.timeout = timeout_;
+    return call(CallKind::reduce_scatter, from, site,
+                [&] { return backend_->_reduce_scatter_base(to, from, options); });
+  }
+
+  Works all_to_all(at::TensorList out, at::TensorList in, const std::vector<Counts>& out_counts,
+                   const std::vector<Counts>& in_counts, CallSite site) override {
+    at::Tensor to = out[0];
+    at::Tensor from = in[0];
+    Counts to_counts = out_counts[0];
+    Counts from_counts = in_counts[0];
+    c10d::AllToAllOptions options;
+    options.timeout = timeout_;
+    return call(CallKind::all_to_all, from, site, [&] {
+      return backend_->alltoall_base(to, from, to_counts, from_counts, options);
+    });
+  }
+
+  Works broadcast(at::TensorList inout, std::int64_t root, CallSite site) override {
+    std::vector<at::Tensor> tensors{inout[0]};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    options.timeout = timeout_;
+    return call(CallKind::broadcast, tensors[0], site,
+                [&] { return backend_->broadcast(tensors, options); });
+  }
+
+  Works permute(at::TensorList out, at::TensorList in, const Counts& to, CallSite site) override {
+    const std::int64_t me = backend_->getRank();
+    const std::int64_t target = to[static_cast<std::size_t>(me)];
+    if (target == me) {
+      at::Tensor(out[0]).copy_(in[0]);
+      return {};
+    }
+    const auto from = static_cast<int>(std::find(to.begin(), to.end(), me) - to.begin());
+    std::vector<at::Tensor> sent{in[0]};
+    std::vector<at::Tensor> received{out[0]};
+    Works works;
+    // Both sides know the sizes, so nothing needs no message.
+    if (received[0].numel() > 0) {
+      works = call(CallKind::recv, received[0], site,
+                   [&] { return backend_->recv(received, from, kPermuteTag); });
+    }
+    if (sent[0].numel() > 0) {
+      const Works sends = call(CallKind::send, sent[0], site, [&] {
+        return backend_->send(sent, static_cast<int>(target), kPermuteTag);
+      });
+      works.insert(works.end(), sends.begin(), sends.end());
+    }
+    return works;
+  }
+
+  Works barrier(CallSite site) override {
+    c10d::BarrierOptions options;
+    options.timeout = timeout_;
+    if (!device_.is_cpu()) {
+      options.device = device_;
+      options.device_ids = {device_.index()};
+    }
+    return call(CallKind::barrier, {}, site, [&] { return backend_->barrier(options); });
+  }
+
+  bool reduces(at::ScalarType dtype, Reduction how) const override {
+    if (how == Reduction::norm || how == Reduction::avg) return false;
+    switch (dtype) {
+      // Backends lose NaNs in min and max of floats; ATen keeps them.
+      case at::kFloat:
+      case at::kDouble: return how == Reduction::sum || how == Reduction::product;
+      // Gloo adds halves in half precision, one after the other; we add them in single precision.
+      case at::kHalf:
+      case at::kBFloat16: return kind_ == "nccl" && how == Reduction::sum;
+      case at::kInt:
+      case at::kLong:
+      case at::kByte:
+      case at::kChar: return kind_ != "nccl" || !is_bitwise(how);
+      default: return false;
+    }
+  }
+
+  // Gloo's reduce-scatter was measured at half the speed of exchanging and adding locally, which
+  // also adds in a fixed order and needs no padding.
+  bool scatters_reduced(at::ScalarType dtype, Reduction how) const override {
+    return kind_ == "nccl" && reduces(dtype, how);
+  }
+
+  std::uint32_t ledger_group() const override { return group_; }
+
+ private:
+  static constexpr int kPermuteTag = 0x1a7a;
+
+  template <class Start>
+  Works call(CallKind kind, const at::Tensor& payload, CallSite site, const Start& start) {
+    const bool data = payload.defined();
+    ledger_.record(group_, kind, site.dtype, data ? static_cast<std::int64_t>(payload.nbytes()) : 0, site.call, site.where);
+    try {
+      return {start()};
+    } catch (const std::exception& error) {
+      fail<WorldError>(to_text(kind), "rank ", backend_->getRank(), " of group ", name_, " (", kind_,
+                       ") could not start: ", error.what());
+    }
+  }
+
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  std::string kind_;
+  std::string name_;
+  Ledger& ledger_;
+  std::uint32_t group_;
+  at::Device device_;
+  std::chrono::milliseconds timeout_;
+};
+
+}  // namespace
+
+std::unique_ptr<Wire> make_c10d_wire(c10::intrusive_ptr<c10d::Backend> backend, std::string name,
+                                     Ledger& ledger, const World& world) {
+  return std::make_unique<C10dWire>(std::move(backend), std::move(name), ledger, world);
+}
+
+void wait_for(const Works& works, std::string_view what) {
+  for (const auto& work : works) {
+    try {
+      work->wait();
+    } catch (const std::exception& error) {
+      fail<WorldError>(what, "did not finish: ", error.what());
+    }
+  }
+}
+
+}  // namespace intarsia

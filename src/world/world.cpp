@@ -1,0 +1,347 @@
+#include "intarsia/world.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "base/text.h"
+#include "intarsia/error.h"
+#include "world/backends.h"
+#include "world/wire.h"
+
+namespace intarsia {
+
+// ---- groups -------------------------------------------------------------------------------------
+
+/// One group; its wire is made on first use.
+struct Comm::Slot {
+  World& world;
+  const BackendMaker& make_backend;
+  Mesh ranks;  // along one axis
+  std::string name;
+  int index;
+  std::mutex mutex = {};
+  bool closed = false;
+  std::unique_ptr<Wire> wire = nullptr;
+
+  Wire& connected() {
+    const std::scoped_lock lock(mutex);
+    if (closed) fail<WorldError>("World", "group ", name, " was used after its world was closed");
+    if (!wire) {
+      std::vector<std::int64_t> members;
+      for (std::int64_t i = 0; i < ranks.size(); ++i) members.push_back(ranks.rank_at({i}));
+      try {
+        use(make_backend(name, index, members));
+      } catch (const Error&) {
+        throw;
+      } catch (const std::exception& error) {
+        fail<WorldError>("World", "group ", name, " could not be made by rank ", members[index],
+                         " (all of its ", members.size(),
+                         " members must use it): ", error.what());
+      }
+    }
+    return *wire;
+  }
+
+  void use(c10::intrusive_ptr<c10d::Backend> backend) {
+    wire = make_c10d_wire(std::move(backend), name, world.ledger(), world);
+  }
+
+  void close() {
+    const std::scoped_lock lock(mutex);
+    closed = true;
+    wire.reset();
+  }
+};
+
+struct World::Groups {
+  mutable std::mutex mutex;
+  bool closed = false;
+  std::map<std::string, std::shared_ptr<Comm::Slot>> by_name;
+  std::vector<std::shared_ptr<Comm::Slot>> in_order;
+};
+
+std::int64_t Comm::index() const {
+  if (members_.size() != 1) {
+    fail<ValueError>("Comm::index", "this process hosts ", members_.size(), " members of group ", name_,
+                     "; ask members() for their places");
+  }
+  return members_[0].index;
+}
+
+Wire& Comm::wire() const {
+  if (!slot_) fail<ValueError>("Comm", "this process hosts no member of group ", name_);
+  return slot_->connected();
+}
+
+void Comm::connect() const {
+  if (!members_.empty() && size_ > 1) wire();
+}
+
+std::uint32_t Comm::ledger_group() const { return wire().ledger_group(); }
+
+// ---- closing at exit ----------------------------------------------------------------------------
+
+namespace {
+
+/// Worlds that are alive: a process that exits with an open Gloo group aborts.
+class LiveWorlds {
+ public:
+  static LiveWorlds& instance() {
+    static auto* worlds = new LiveWorlds;
+    return *worlds;
+  }
+
+  void add(World* world) {
+    const std::scoped_lock lock(mutex_);
+    if (!std::exchange(registered_, true)) std::atexit([] { instance().close_all(); });
+    worlds_.insert(world);
+  }
+
+  void remove(World* world) {
+    const std::scoped_lock lock(mutex_);
+    worlds_.erase(world);
+  }
+
+ private:
+  void close_all() {
+    const std::scoped_lock lock(mutex_);
+    for (World* world : worlds_) world->close();
+  }
+
+  std::mutex mutex_;
+  bool registered_ = false;
+  std::set<World*> worlds_;
+};
+
+/// Rank 0's process serves the store: it must outlive the others' last look at it.
+void say_goodbye(c10d::Store& store, int size, bool serves) {
+  constexpr auto kPatience = std::chrono::seconds(10);
+  const auto start = std::chrono::steady_clock::now();
+  std::int64_t left = store.add("intarsia/goodbye", 1);
+  while (serves && left < size && std::chrono::steady_clock::now() - start < kPatience) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    left = store.add("intarsia/goodbye", 0);
+  }
+}
+
+at::Device choose_device(const WorldOptions& options, const std::string& backend, int local_rank) {
+  if (options.device) return *options.device;
+  if (backend == "nccl") return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank)};
+  return at::kCPU;
+}
+
+std::string choose_backend(const WorldOptions& options) {
+  if (!options.backend.empty()) return options.backend;
+  return options.device && options.device->is_cuda() ? "nccl" : "gloo";
+}
+
+BackendMaker backend_maker(std::string backend, c10::intrusive_ptr<c10d::Store> store,
+                           const WorldParts& parts, std::string address) {
+  return [=, timeout = parts.timeout, device = parts.device](
+             const std::string& name, int index, const std::vector<std::int64_t>& ranks) {
+    BackendRequest request;
+    request.store = c10::make_intrusive<c10d::PrefixStore>(concat("intarsia/group/", name), store);
+    request.index = index;
+    request.size = static_cast<int>(ranks.size());
+    request.timeout = timeout;
+    request.device = device;
+    request.address = address;
+    return make_backend(backend, request);
+  };
+}
+
+c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& r, std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(r.port);
+  options.isServer = r.rank == 0 && r.rank0_serves;
+  options.numWorkers = static_cast<std::size_t>(r.size);
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  try {
+    auto store = c10::make_intrusive<c10d::TCPStore>(r.address, options);
+    return c10::make_intrusive<c10d::PrefixStore>(concat("intarsia/", r.attempt), std::move(store));
+  } catch (const std::exception& error) {
+    fail<WorldError>("World", r, ": ",
+                     options.isServer
+                         ? "could not listen there; is the port free, and is this the machine that "
+                           "MASTER_ADDR names? "
+                         : "could not reach the store; has rank 0 started, and can this machine reach "
+                           "that address? ",
+                     "(", error.what(), ")");
+  }
+}
+
+}  // namespace
+
+// ---- World --------------------------------------------------------------------------------------
+
+World::World(WorldParts parts)
+    : parts_(std::move(parts)), ledger_(parts_.ledger_entries), groups_(std::make_unique<Groups>()) {
+  LiveWorlds::instance().add(this);
+}
+
+World::~World() {
+  LiveWorlds::instance().remove(this);
+  close();
+}
+
+std::shared_ptr<World> World::assemble(WorldParts parts) {
+  if (parts.hosted.size() > 1) {
+    fail<UnsupportedError>("World::assemble", "hosting ", parts.hosted.size(),
+                           " ranks in one process (lockstep) is not built yet; use "
+                           "run_in_process, which gives each rank a thread");
+  }
+  if (parts.size < 1 || parts.ledger_entries < 1) {
+    fail<ValueError>("World::assemble", "a world has at least one rank and a ledger of one entry");
+  }
+  for (const std::int64_t rank : parts.hosted) {
+    if (rank < 0 || rank >= parts.size) {
+      fail<ValueError>("World::assemble", "rank ", rank, " is not in a world of size ", parts.size);
+    }
+  }
+  return std::shared_ptr<World>(new World(std::move(parts)));
+}
+
+std::shared_ptr<World> World::connect(const WorldOptions& options) {
+  return connect(read_rendezvous(process_environment(), options.launcher), options);
+}
+
+std::shared_ptr<World> World::connect(const Rendezvous& r, const WorldOptions& options) {
+  const std::string backend = choose_backend(options);
+  WorldParts parts;
+  parts.hosted = {r.rank};
+  parts.size = r.size;
+  parts.local_rank = r.local_rank;
+  parts.device = choose_device(options, backend, r.local_rank);
+  parts.timeout = options.timeout;
+  parts.ledger_entries = options.ledger_entries;
+  if (r.size == 1) {
+    parts.store = c10::make_intrusive<c10d::HashStore>();
+    return assemble(std::move(parts));
+  }
+  const auto store = meet(r, options.timeout);
+  parts.store = store;
+  parts.make_backend = backend_maker(backend, store, parts, r.address);
+  parts.on_close = [store, size = r.size, serves = r.rank == 0 && r.rank0_serves] {
+    say_goodbye(*store, size, serves);
+  };
+  return assemble(std::move(parts));
+}
+
+std::shared_ptr<World> World::adopt(const std::string& group_name, const WorldOptions& options) {
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
+  try {
+    group = c10d::resolve_process_group(group_name);
+  } catch (const std::exception& error) {
+    fail<ValueError>("World::adopt", "no process group is registered as '", group_name,
+                     "'; in Python its name is group.group_name (", error.what(), ")");
+  }
+  return adopt(group, options);
+}
+
+std::shared_ptr<World> World::adopt(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                    const WorldOptions& options) {
+  const at::Device device = options.device.value_or(at::kCPU);
+  const auto backend = group->getBackend(device.type());
+  WorldParts parts;
+  parts.hosted = {group->getRank()};
+  parts.size = group->getSize();
+  parts.device = device;
+  parts.timeout = options.timeout;
+  parts.ledger_entries = options.ledger_entries;
+  if (const auto store = group->getStore()) {
+    parts.store = c10::make_intrusive<c10d::PrefixStore>("intarsia/adopted", store);
+    parts.make_backend = backend_maker(backend->getBackendName(), parts.store, parts, "");
+  } else {
+    parts.make_backend = [](const std::string& name, int, const std::vector<std::int64_t>&) -> Backend {
+      fail<UnsupportedError>("World::adopt", "group ", name,
+                             " cannot be made: the adopted process group has no store");
+    };
+  }
+  auto world = assemble(std::move(parts));
+  if (const Comm all = world->everyone(); all.slot_) all.slot_->use(backend);
+  return world;
+}
+
+std::int64_t World::rank() const {
+  if (parts_.hosted.size() != 1) {
+    fail<ValueError>("World::rank", "this process hosts ", parts_.hosted.size(),
+                     " ranks; ask hosted() for them");
+  }
+  return parts_.hosted[0];
+}
+
+std::shared_ptr<Comm::Slot> World::slot_for(const Mesh& group, std::int64_t member, Member& place) {
+  place = {member, (*group.coordinate_of(member))[0]};
+  const std::string name = group.to_string();
+  const std::scoped_lock lock(groups_->mutex);
+  if (groups_->closed) fail<WorldError>("World", "the world is closed");
+  auto& slot = groups_->by_name[name];
+  if (!slot) {
+    slot = std::shared_ptr<Comm::Slot>(new Comm::Slot{*this, parts_.make_backend, group.orphan(), name,
+                                                      static_cast<int>(place.index)});
+    groups_->in_order.push_back(slot);
+  }
+  return slot;
+}
+
+Comm World::along(const Mesh& mesh, std::span<const std::string> axes) {
+  Comm comm;
+  for (const std::string& axis : axes) comm.size_ *= mesh.size(axis);
+  comm.name_ = concat(join(axes, ">"), " of ", mesh);
+  for (const std::int64_t rank : hosted()) {
+    if (!mesh.contains(rank)) continue;
+    comm.members_.push_back({rank, 0});
+    if (comm.size_ == 1) continue;
+    const Mesh group = mesh.slice(axes, rank).flatten(axes, "g");
+    for (const std::int64_t end : {std::int64_t{0}, group.size() - 1}) {
+      if (group.rank_at({end}) >= size()) {
+        fail<ValueError>("World::along", mesh, " holds rank ", group.rank_at({end}),
+                         ", but this world has ", size(), " ranks");
+      }
+    }
+    comm.slot_ = slot_for(group, rank, comm.members_.back());
+    comm.name_ = comm.slot_->name;
+  }
+  return comm;
+}
+
+Comm World::along(const Mesh& mesh, std::initializer_list<std::string> axes) {
+  return along(mesh, std::span(axes.begin(), axes.size()));
+}
+
+Comm World::everyone() { return along(Mesh({{"all", size()}}), {"all"}); }
+
+bool World::closed() const {
+  const std::scoped_lock lock(groups_->mutex);
+  return groups_->closed;
+}
+
+void World::close() {
+  std::vector<std::shared_ptr<Comm::Slot>> slots;
+  {
+    const std::scoped_lock lock(groups_->mutex);
+    if (std::exchange(groups_->closed, true)) return;
+    slots.swap(groups_->in_order);
+  }
+  for (auto slot = slots.rbegin(); slot != slots.rend(); ++slot) (*slot)->close();
+  try {
+    if (parts_.on_close) parts_.on_close();
+  } catch (const std::exception&) {
+    // The store may be gone already: its process died, and with it the reason to say goodbye.
+  }
+  parts_.on_close = nullptr;
+  parts_.make_backend = nullptr;
+  parts_.store.reset();
+}
+
+}  // namespace intarsia
