@@ -1,19 +1,10 @@
-# Finds libtorch: where CMAKE_PREFIX_PATH says, else in the torch package of the Python at hand.
+# libtorch for this build, and the backends that it has.
 
-if(NOT Torch_DIR AND NOT CMAKE_PREFIX_PATH MATCHES "torch")
-  find_package(Python3 COMPONENTS Interpreter QUIET)
-  if(Python3_Interpreter_FOUND)
-    execute_process(COMMAND ${Python3_EXECUTABLE} -c "import torch; print(torch.utils.cmake_prefix_path)"
-                    OUTPUT_VARIABLE torch_prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-    list(APPEND CMAKE_PREFIX_PATH ${torch_prefix})
-  endif()
-endif()
+include(IntarsiaFindTorch)
 find_package(Torch REQUIRED)
-
-# torch as our targets use it: system headers, so that their warnings are not ours.
-add_library(intarsia_torch INTERFACE)
-target_link_libraries(intarsia_torch INTERFACE torch)
-set_target_properties(torch PROPERTIES SYSTEM ON)
+if(NOT Torch_VERSION VERSION_EQUAL 2.13.0)
+  message(WARNING "Intarsia is built and tested with torch 2.13.0; this is ${Torch_VERSION}.")
+endif()
 
 # c10d's Gloo header needs declarations that the wheel does not ship; see the folder's README.
 find_path(INTARSIA_GLOO_HEADERS gloo/context.h)
@@ -22,8 +13,7 @@ find_path(INTARSIA_GLOO_HEADERS gloo/context.h)
 # USE_C10D_<NAME>, else a stand-in that says so.
 function(intarsia_optional_backend target backend upper)
   get_target_property(definitions torch INTERFACE_COMPILE_DEFINITIONS)
-  get_target_property(cpu_definitions torch_cpu INTERFACE_COMPILE_DEFINITIONS)
-  if("${definitions};${cpu_definitions};${TORCH_CXX_FLAGS}" MATCHES "USE_C10D_${upper}")
+  if("${definitions};${TORCH_CXX_FLAGS}" MATCHES "USE_C10D_${upper}")
     target_sources(${target} PRIVATE src/world/backend_${backend}.cpp)
     target_compile_definitions(${target} PRIVATE INTARSIA_HAS_${upper}=1)
   else()

@@ -2,14 +2,16 @@
 //
 // Every function takes one tensor for each member of the Comm that lives in this process (with one
 // rank per process: one tensor) and returns a Pending with as many results. Inputs are never
-// changed. Lengths are part of layouts, so every rank knows them: none is sent.
+// changed; they may be read until the Pending has been waited for, so the caller must not write to
+// them before. Lengths are part of layouts, so every rank knows them: none is sent.
 //
 // A group of one rank communicates nothing and gives the input back. A process that hosts no
 // member of the group does nothing and gets an empty result.
 //
-// Any dtype may be moved. Reductions that a backend lacks (complex, bool, half precision on Gloo, 8 and
-// 16-bit integers, norms, ...) are done by exchanging terms and reducing them in the order of
-// ranks; those that make no sense for a dtype are refused.
+// Any dtype may be moved. Reductions that a backend lacks or does badly (bool, products of complex
+// numbers, half precision on Gloo, 16-bit integers, min and max of floats, norms) are done by
+// exchanging terms and combining them in the order of ranks; an all_reduce of that kind waits for
+// its first half before it returns. Those that make no sense for a dtype are refused.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,7 +33,7 @@ namespace intarsia {
 class Pending {
  public:
   /// The results, one per member. Blocks until they are there; later calls return them again.
-  /// WorldError when another rank failed or did not come in time.
+  /// WorldError when another rank failed or did not come in time; later calls throw it again.
   const std::vector<at::Tensor>& wait();
   /// The one result. REQUIRES: exactly one member.
   at::Tensor tensor();
@@ -42,18 +44,21 @@ class Pending {
   Pending& operator=(Pending&&) noexcept;
   ~Pending();
 
+  /// For the collectives, which make it.
   struct State;
   explicit Pending(std::unique_ptr<State> state);
 
  private:
+  friend Pending all_reduce(const Comm&, at::TensorList, const Placement&, const Call&,
+                            std::source_location);
   std::unique_ptr<State> state_;
 };
 
 using Where = std::source_location;
 
-/// The pieces of all ranks, joined along `dim`. `lengths`: of each rank's piece along `dim`; when left
-/// out, all are as long as this one.
-/// COLLECTIVE: all ranks of the group, in the same order; likewise below.
+/// The pieces of all ranks, joined along `dim`. `lengths`: of each rank's piece along `dim`; when
+/// left out, all are as long as this one. COLLECTIVE: all ranks of the group, in the same order;
+/// likewise below.
 Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
                    std::span<const std::int64_t> lengths = {}, const Call& call = {},
                    Where where = Where::current());
@@ -64,13 +69,13 @@ Pending all_reduce(const Comm& comm, at::TensorList terms, const Placement& how,
 
 /// The reduction of all ranks' terms, of which each rank gets the part along `dim` that `lengths`
 /// gives it; when left out, equal parts.
-Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim, const Placement& how,
-                       std::span<const std::int64_t> lengths = {}, const Call& call = {},
-                       Where where = Where::current());
+Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim,
+                       const Placement& how, std::span<const std::int64_t> lengths = {},
+                       const Call& call = {}, Where where = Where::current());
 
-/// Cuts each piece along `cut_dim` into parts of `cut_lengths`, one for each rank, and joins what arrives
-/// along `join_dim`, where the part from rank i is `join_lengths[i]` long. Lengths left out: equal parts,
-/// which must then divide evenly.
+/// Cuts each piece along `cut_dim` into parts of `cut_lengths`, one for each rank, and joins what
+/// arrives along `join_dim`, where the part from rank i is `join_lengths[i]` long. Lengths left
+/// out: equal parts, which must then divide evenly.
 Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim,
                    std::int64_t join_dim, std::span<const std::int64_t> cut_lengths = {},
                    std::span<const std::int64_t> join_lengths = {}, const Call& call = {},
@@ -78,11 +83,12 @@ Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim
 
 /// The tensor of the rank at `root` of the group. Others pass a tensor of the same shape and dtype,
 /// whose values do not matter.
-Pending broadcast(const Comm& comm, at::TensorList tensors, std::int64_t root, const Call& call = {},
-                  Where where = Where::current());
+Pending broadcast(const Comm& comm, at::TensorList tensors, std::int64_t root,
+                  const Call& call = {}, Where where = Where::current());
 
-/// Sends each piece to the rank at `to[i]` of the group, where i is the sender's place. `shapes[i]`: the
-/// shape that rank i sends; when left out, all shapes are equal. REQUIRES: `to` is a permutation.
+/// Sends each piece to the rank at `to[i]` of the group, where i is the sender's place.
+/// `shapes[i]`: the shape that rank i sends; when left out, all shapes are equal. REQUIRES: `to` is
+/// a permutation.
 Pending permute(const Comm& comm, at::TensorList pieces, std::span<const std::int64_t> to,
                 std::span<const std::vector<std::int64_t>> shapes = {}, const Call& call = {},
                 Where where = Where::current());

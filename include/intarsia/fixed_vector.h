@@ -28,12 +28,6 @@ class FixedVector {
     resize(count);
     std::fill(begin(), end(), value);
   }
-  FixedVector(const FixedVector& other) { assign(other.begin(), other.end()); }
-  FixedVector& operator=(const FixedVector& other) {
-    if (this != &other) assign(other.begin(), other.end());
-    return *this;
-  }
-  ~FixedVector() = default;
 
   template <class It>
   void assign(It first, It last) {
@@ -82,7 +76,7 @@ class FixedVector {
 
  private:
   std::uint32_t size_ = 0;
-  std::array<T, N> values_;
+  std::array<T, N> values_{};
 };
 
 }  // namespace intarsia

@@ -38,8 +38,8 @@ struct InProcessOptions {
 };
 
 /// Runs `body` once for each rank, each in a thread of its own with a World of its own, and returns
-/// when all are done. When ranks throw, the others' waits end with an error that names the first, and
-/// the error of the first is thrown again here.
+/// when all are done. When ranks throw, the others' waits end with an error that names the first,
+/// and the error of the first is thrown again here.
 void run_in_process(int ranks, const std::function<void(World&)>& body,
                     const InProcessOptions& options = {});
 

@@ -64,7 +64,8 @@ class Layout {
   Layout();
   /// REQUIRES: one placement per axis; partial placements of one kind (or of sum and avg, which
   /// commute); each order names exactly the axes that cut the dimension.
-  Layout(const Mesh& mesh, std::span<const Placement> placements, const LayoutOptions& options = {});
+  Layout(const Mesh& mesh, std::span<const Placement> placements,
+         const LayoutOptions& options = {});
   Layout(const Mesh& mesh, std::initializer_list<Placement> placements,
          const LayoutOptions& options = {});
   /// R on every axis.

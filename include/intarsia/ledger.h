@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
@@ -36,11 +37,11 @@ struct Call {
 
 /// One call of the backend, as this rank made it.
 struct LedgerEntry {
-  std::uint64_t sequence = 0;  ///< counts the calls of the group from 0 on
+  std::uint64_t sequence = 0;  ///< counts the collectives of the group from 0 on
   std::uint32_t group = 0;     ///< see Ledger::group_name
   CallKind kind = CallKind::barrier;
   at::ScalarType dtype = at::kByte;
-  std::int64_t bytes = 0;  ///< what this rank hands to the backend: its input
+  std::int64_t bytes = 0;  ///< the buffer that this rank hands over: its input, or what recv fills
   std::chrono::steady_clock::time_point start;
   std::string tensor;
   std::string op;
@@ -54,11 +55,13 @@ struct LedgerTotals {
   std::uint64_t bytes = 0;
 };
 
-/// A ring of the last calls, and for each group a count and a rolling hash of all of them. Always
-/// on: recording costs well below a microsecond.
+/// A ring of the last calls, and for each group a count and a rolling hash of its collectives.
+/// Always on: recording costs well below a microsecond.
 ///
-/// The hash covers what must be equal on all members of a group (kind, dtype, tensor and op), not
-/// sizes, which may be uneven: equal hashes on all members mean equal sequences of calls.
+/// A collective is begun once by every member and makes the calls of the backend that this member
+/// needs: one, but for permute, which sends and receives, or neither where a rank keeps its piece.
+/// The hash covers what must be equal on all members (name, dtype, tensor and op), not sizes, which
+/// may be uneven: equal hashes on all members mean equal sequences of collectives.
 ///
 /// THREADS: any.
 class Ledger {
@@ -70,6 +73,10 @@ class Ledger {
   std::string group_name(std::uint32_t group) const;
   std::size_t groups() const;
 
+  /// Counts a collective and mixes it into the group's hash. `name` is the kind of call, or
+  /// "permute".
+  void begin(std::uint32_t group, std::string_view name, at::ScalarType dtype, const Call& call);
+  /// Records a call of the collective that was begun last.
   void record(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
               const Call& call, const std::source_location& where);
 
@@ -80,8 +87,8 @@ class Ledger {
   std::vector<LedgerEntry> entries() const;
   LedgerTotals totals() const;
   LedgerTotals totals(CallKind kind) const;
-  /// Calls and hash of one group.
-  std::uint64_t group_calls(std::uint32_t group) const;
+  /// Collectives and hash of one group.
+  std::uint64_t group_collectives(std::uint32_t group) const;
   std::uint64_t group_hash(std::uint32_t group) const;
   /// The entries as text, one per line, for errors and requests.
   std::string dump(std::size_t last = 32) const;
@@ -89,11 +96,11 @@ class Ledger {
  private:
   struct Group {
     std::string name;
-    std::uint64_t calls = 0;
+    std::uint64_t collectives = 0;
     std::uint64_t hash = 0;
   };
   mutable std::mutex mutex_;
-  bool enabled_ = true;
+  std::atomic<bool> enabled_ = true;
   std::vector<LedgerEntry> ring_;
   std::uint64_t recorded_ = 0;
   LedgerTotals by_kind_[8];

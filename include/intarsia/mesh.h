@@ -65,8 +65,8 @@ class Mesh {
   /// shorter steps together can reach. Other arrangements need `of_ranks`.
   static Mesh strided(const std::vector<StridedAxis>& axes, std::int64_t base = 0);
 
-  /// `ranks[i]` stands at the i-th coordinate, counted with the last axis fastest. Where strides can
-  /// say it, the result is the same mesh as one made from strides.
+  /// `ranks[i]` stands at the i-th coordinate, counted with the last axis fastest. Where strides
+  /// can say it, the result is the same mesh as one made from strides.
   static Mesh of_ranks(const std::vector<Axis>& axes, std::span<const std::int64_t> ranks);
 
   /// Reads the text form.
@@ -83,6 +83,8 @@ class Mesh {
   bool has_axis(std::string_view name) const;
   std::vector<std::string> names() const;
   std::int64_t base() const;
+  /// The largest rank.
+  std::int64_t highest() const;
   /// Whether ranks are kept as an explicit table.
   bool has_table() const;
 
@@ -98,7 +100,8 @@ class Mesh {
   Mesh slice(std::initializer_list<std::string> names, std::int64_t member) const;
   /// The part of the mesh with `begin <= index < end` along one axis.
   Mesh range(std::string_view axis, std::int64_t begin, std::int64_t end) const;
-  /// The axes `names` as one axis `as`, which takes the place of the first; the first varies slowest.
+  /// The axes `names` as one axis `as`, which takes the place of the first; the first varies
+  /// slowest.
   Mesh flatten(std::span<const std::string> names, std::string_view as) const;
   Mesh flatten(std::initializer_list<std::string> names, std::string_view as) const;
   /// The axis as several, the first of which varies slowest. REQUIRES: the sizes multiply to it.

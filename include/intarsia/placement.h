@@ -26,7 +26,8 @@ enum class Reduction : std::uint8_t {
 ///   R          every rank holds the whole
 ///   S(d)       dimension d is cut into chunks like torch.chunk: rank i holds the i-th; later ones
 ///              may be short or empty
-///   SS(d,k)    dimension d is first cut into k blocks, and each block into chunks; rank i holds the
+///   SS(d,k)    dimension d is first cut into k blocks, and each block into chunks; rank i holds
+///   the
 ///              i-th chunk of every block, joined. This is what flattening dimensions makes of a
 ///              shard on an inner one
 ///   P(op)      every rank holds a term; the value is their reduction: P(sum), P(avg), P(min),

@@ -46,7 +46,7 @@ class View {
   std::span<const Group> groups() const { return groups_; }
 
  private:
-  View(std::string name, Shape input) : name_(std::move(name)), input_(input) {}
+  View(std::string name, const Shape& input) : name_(std::move(name)), input_(input) {}
   void keep(int in) { regroup({in}, {input_[static_cast<std::size_t>(in)]}); }
   void regroup(std::initializer_list<int> in, std::initializer_list<std::int64_t> sizes);
   void add(const Group& group, std::span<const std::int64_t> sizes);

@@ -28,10 +28,10 @@ namespace intarsia {
 class Wire;
 
 struct WorldOptions {
-  /// "gloo", "nccl", "ucc" or "mpi"; empty: the usual one for the device.
+  /// "gloo", "nccl" or "ucc"; empty: the usual one for the device.
   std::string backend = {};
-  /// Where tensors of this process live. Unset: the CPU, or with NCCL the CUDA device numbered by the
-  /// local rank.
+  /// Where tensors of this process live. Unset: the CPU, or with NCCL the CUDA device numbered by
+  /// the local rank.
   std::optional<at::Device> device = std::nullopt;
   /// How long a collective, or the making of a group, may wait for the other ranks.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
@@ -47,8 +47,8 @@ struct Member {
 };
 
 /// The ranks that differ only along some axes of a mesh: for every rank hosted here, the group that
-/// it belongs to. A handle, cheap to copy; keep it rather than asking for it again. The group behind
-/// it is made on the first collective, by its members only.
+/// it belongs to. A handle, cheap to copy; keep it rather than asking for it again. The group
+/// behind it is made on the first collective, by its members only.
 class Comm {
  public:
   /// The number of ranks in each group.
@@ -59,9 +59,10 @@ class Comm {
   std::int64_t index() const;
   /// Makes the group now. COLLECTIVE: all ranks of the group.
   void connect() const;
-  /// The group's number in the ledger. REQUIRES: at least one member.
+  /// The group's number in the ledger. REQUIRES: a member in this process, and more than one rank.
   std::uint32_t ledger_group() const;
-  /// What all members call it: the ranks as a mesh, such as `[g=4:2]+1`.
+  /// What all members call it: the ranks as a mesh, such as `[g=4:2]+1`. A group that makes no
+  /// calls, because it has one rank or none in this process, is named by its axes and mesh.
   const std::string& name() const { return name_; }
 
  private:
@@ -88,12 +89,12 @@ struct WorldParts {
   std::int64_t size = 1;
   int local_rank = 0;
   at::Device device = at::kCPU;
-  c10::intrusive_ptr<c10d::Store> store;
-  BackendMaker make_backend;
+  c10::intrusive_ptr<c10d::Store> store = {};
+  BackendMaker make_backend = {};
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   std::size_t ledger_entries = 4096;
   /// Runs last when the world closes.
-  std::function<void()> on_close;
+  std::function<void()> on_close = {};
 };
 
 /// Who this process is and how it reaches the others.
@@ -105,14 +106,16 @@ struct WorldParts {
 /// same order on all its ranks.
 class World {
  public:
-  /// Meets the other processes as the launcher says; a process without a launcher is a world of one.
-  /// COLLECTIVE: all processes of the job.
+  /// Meets the other processes as the launcher says; a process without a launcher is a world of
+  /// one. COLLECTIVE: all processes of the job.
   static std::shared_ptr<World> connect(const WorldOptions& options = {});
-  static std::shared_ptr<World> connect(const Rendezvous& rendezvous, const WorldOptions& options = {});
+  static std::shared_ptr<World> connect(const Rendezvous& rendezvous,
+                                        const WorldOptions& options = {});
 
   /// Uses a process group that someone else made, by the name that torch.distributed registered it
   /// under, or itself. Smaller groups are made through its store.
-  static std::shared_ptr<World> adopt(const std::string& group_name, const WorldOptions& options = {});
+  static std::shared_ptr<World> adopt(const std::string& group_name,
+                                      const WorldOptions& options = {});
   static std::shared_ptr<World> adopt(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                       const WorldOptions& options = {});
 
@@ -129,21 +132,22 @@ class World {
   std::span<const std::int64_t> hosted() const { return parts_.hosted; }
   int local_rank() const { return parts_.local_rank; }
   at::Device device() const { return parts_.device; }
-  /// Shared by all processes; may be null in a world of one.
+  /// Shared by all processes of the world; null once it is closed.
   const c10::intrusive_ptr<c10d::Store>& store() const { return parts_.store; }
   std::chrono::milliseconds timeout() const { return parts_.timeout; }
   Ledger& ledger() { return ledger_; }
   const Ledger& ledger() const { return ledger_; }
 
-  /// The groups along the named axes of a mesh, fused into one when there are several: the first varies
-  /// slowest. Communicates nothing. REQUIRES: the mesh holds only ranks of this world.
+  /// The groups along the named axes of a mesh, fused into one when there are several: the first
+  /// varies slowest. Communicates nothing. REQUIRES: the mesh holds only ranks of this world.
   Comm along(const Mesh& mesh, std::span<const std::string> axes);
   Comm along(const Mesh& mesh, std::initializer_list<std::string> axes);
   /// One group of all ranks.
   Comm everyone();
 
   /// Closes all groups, the last made first, then the store. Using them afterwards is a WorldError.
-  /// The process that serves the store waits for the others to say goodbye, at most 10 s.
+  /// The process that serves the store waits for the others to say goodbye, at most 10 s; the store
+  /// itself lives until the process exits, so that `connect` may be called again.
   void close();
   bool closed() const;
 

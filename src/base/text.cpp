@@ -88,9 +88,9 @@ void Cursor::end() {
 
 void Cursor::fail_here(std::string_view expected) {
   const std::string_view rest = text_.substr(at_);
-  fail<ValueError>(where_, "cannot read \"", text_, "\": expected ", expected, " at position ", at_,
-                   rest.empty() ? ", where the text ends"
-                                : concat(", where it says \"", rest, '"'));
+  fail<ValueError>(
+      where_, "cannot read \"", text_, "\": expected ", expected, " at position ", at_,
+      rest.empty() ? ", where the text ends" : concat(", where it says \"", rest, '"'));
 }
 
 }  // namespace intarsia

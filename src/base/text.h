@@ -20,10 +20,8 @@ void append(std::string& out, T value) {
   out += std::to_string(value);
 }
 template <class T>
-  requires requires(const T& value) { value.to_string(); }
-void append(std::string& out, const T& value) {
-  out += value.to_string();
-}
+requires requires(const T& value) { value.to_string(); }
+void append(std::string& out, const T& value) { out += value.to_string(); }
 }  // namespace detail
 
 /// All parts as one text: strings, numbers, and anything that has `to_string()`.

@@ -9,6 +9,9 @@ namespace {
 
 using Cuts = FixedVector<Cut, kMaxAxes>;
 
+/// Sizes stay far enough below 2^63 for the arithmetic of chunks.
+constexpr std::int64_t kMostElements = std::int64_t{1} << 56;
+
 /// The cuts of one dimension, in order; each cuts what the one before left. `next` is the position
 /// in layout.cuts(), which lists the cuts by dimension.
 Cuts cuts_of(const Layout& layout, int dim, std::int64_t length, const Coordinate& at,
@@ -16,7 +19,7 @@ Cuts cuts_of(const Layout& layout, int dim, std::int64_t length, const Coordinat
   Cuts out;
   const auto axes = layout.cuts();
   for (; next < axes.size() && layout.placement(axes[next]).dim() == dim; ++next) {
-    const auto axis = static_cast<std::size_t>(axes[next]);
+    const auto axis = static_cast<std::uint8_t>(axes[next]);
     out.push_back({length, layout.mesh().size(axis), at[axis], layout.placement(axis).split()});
     length = out.back().held();
   }
@@ -82,6 +85,7 @@ void check(std::string_view where, const Layout& layout, std::span<const std::in
   }
   for (const std::int64_t size : shape) {
     if (size < 0) fail<ValueError>(where, "the shape (", join(shape), ") has a negative size");
+    if (size > kMostElements) fail<ValueError>(where, "the shape (", join(shape), ") is too large");
   }
 }
 
@@ -89,7 +93,8 @@ void check(std::string_view where, const Layout& layout, std::span<const std::in
 
 void check_dims(std::string_view where, const Layout& layout, std::size_t dims) {
   if (dims > kMaxDims) {
-    fail<ValueError>(where, "a distributed tensor has at most ", kMaxDims, " dimensions, got ", dims);
+    fail<ValueError>(where, "a distributed tensor has at most ", kMaxDims, " dimensions, got ",
+                     dims);
   }
   if (layout.least_dims() <= dims) return;
   fail<ValueError>(where, layout, " cuts dimension ", layout.least_dims() - 1,

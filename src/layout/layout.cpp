@@ -60,11 +60,11 @@ std::string axis_names(const Mesh& mesh, std::span<const std::int8_t> axes,
 }
 
 std::size_t dims_cut(std::span<const Placement> placements) {
-  int most = -1;
+  std::size_t dims = 0;
   for (const Placement& p : placements) {
-    if (p.is_shard()) most = std::max(most, p.dim());
+    if (p.is_shard()) dims = std::max(dims, static_cast<std::size_t>(p.dim()) + 1);
   }
-  return static_cast<std::size_t>(most + 1);
+  return dims;
 }
 
 Placement normalized(const Placement& p, std::optional<std::size_t> dims) {
@@ -73,7 +73,8 @@ Placement normalized(const Placement& p, std::optional<std::size_t> dims) {
     return Placement::strided_shard(normalize_dim(kWhere, p.dim(), *dims), p.split());
   }
   if (p.dim() < 0) {
-    fail<ValueError>(kWhere, p, " counts from the last dimension, but the number of dimensions is "
+    fail<ValueError>(kWhere, p,
+                     " counts from the last dimension, but the number of dimensions is "
                      "not known; set LayoutOptions::dims or use a dim of 0 or more");
   }
   if (p.dim() >= static_cast<int>(kMaxDims)) {
@@ -154,9 +155,7 @@ Layout::Table& Layout::table() {
   return *table;
 }
 
-const Layout::Data& Layout::data() const {
-  return static_cast<const Table::Node*>(node_)->value;
-}
+const Layout::Data& Layout::data() const { return static_cast<const Table::Node*>(node_)->value; }
 
 Layout::Layout(Data data) {
   const std::size_t hash = data.hash();
@@ -234,7 +233,8 @@ Layout::Layout(const Mesh& mesh, std::initializer_list<Placement> placements,
     : Layout(mesh, std::span(placements.begin(), placements.size()), options) {}
 
 Layout Layout::replicated(const Mesh& mesh) {
-  return Layout(Data{mesh.orphan(), FixedVector<Placement, kMaxAxes>(mesh.axes(), Placement()), {}});
+  return Layout(
+      Data{mesh.orphan(), FixedVector<Placement, kMaxAxes>(mesh.axes(), Placement()), {}});
 }
 
 const Mesh& Layout::mesh() const { return data().mesh; }
@@ -306,7 +306,8 @@ std::optional<std::vector<Placement>> Layout::strided_spelling() const {
     }
     out[c[i]] = Placement::strided_shard(dim, split);
   }
-  // Split factors cannot say every order: with sizes 2, 2 and 4, "after both" may equal "after one".
+  // Split factors cannot say every order: with sizes 2, 2 and 4, "after both" may equal "after
+  // one".
   const auto decoded = order_of_strided(mesh(), out);
   if (!decoded) return std::nullopt;
   for (const auto& [dim, order] : *decoded) {
@@ -339,7 +340,8 @@ Layout Layout::parse(std::string_view text) {
                      "\": expected a mesh first, as in \"[dp=2,tp=4] S(0),R\"");
   }
   std::size_t end = bracket + 1;  // a base rank or a table of ranks belongs to the mesh
-  if (end < text.size() && text[end] == '{') end = std::min(text.find('}', end), text.size() - 1) + 1;
+  if (end < text.size() && text[end] == '{')
+    end = std::min(text.find('}', end), text.size() - 1) + 1;
   while (end < text.size() && text[end] != ' ') ++end;
   return parse(text.substr(end), Mesh::parse(text.substr(0, end)));
 }

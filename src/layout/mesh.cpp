@@ -23,11 +23,12 @@ struct Mesh::Data {
 
   std::int64_t base = 0;
   std::int64_t lowest = 0;  // the smallest rank
+  std::int64_t highest = 0;
   std::int64_t size = 1;
   std::vector<Axis> axes;
   std::vector<std::vector<Stride>> strides;  // per axis, canonical; empty when there is a table
   std::vector<Digit> digits;
-  std::vector<std::int64_t> table;       // row-major, or empty
+  std::vector<std::int64_t> table;        // row-major, or empty
   std::vector<std::int64_t> table_order;  // positions in `table`, sorted by rank
   std::size_t hash = 0;
 
@@ -76,9 +77,15 @@ std::vector<Stride> canonical(const std::vector<Stride>& strides) {
   return out;
 }
 
+constexpr std::int64_t kMostRanks = std::int64_t{1} << 40;
+
+/// The number of elements of a walk; more than kMostRanks when it would be too many.
 std::int64_t walk_size(const std::vector<Stride>& strides) {
   std::int64_t size = 1;
-  for (const Stride& s : strides) size *= s.size;
+  for (const Stride& s : strides) {
+    if (s.size > kMostRanks / size) return kMostRanks + 1;
+    size *= s.size;
+  }
   return size;
 }
 
@@ -157,10 +164,9 @@ void check_axes(std::string_view where, const std::vector<Axis>& axes) {
 }
 
 std::int64_t checked_size(std::string_view where, const std::vector<Axis>& axes) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 40;
   std::int64_t size = 1;
   for (const Axis& a : axes) {
-    if (a.size > kMost / size) fail<ValueError>(where, "the mesh has more than 2^40 ranks");
+    if (a.size > kMostRanks / size) fail<ValueError>(where, "the mesh has more than 2^40 ranks");
     size *= a.size;
   }
   return size;
@@ -198,14 +204,17 @@ Mesh Mesh::of_ranks(const std::vector<Axis>& axes, std::span<const std::int64_t>
 }
 
 Mesh Mesh::build(std::string_view where, std::vector<StridedAxis> axes, std::int64_t base) {
+  if (base < 0 || base > kMostRanks) {
+    fail<ValueError>(where, "the base rank ", base, " is not in 0..2^40");
+  }
   auto data = std::make_shared<Data>();
   data->base = base;
   data->lowest = base;
   for (std::size_t i = 0; i < axes.size(); ++i) {
     for (const Stride& s : axes[i].strides) {
-      if (s.size < 1 || (s.size > 1 && s.step == 0)) {
+      if (s.size < 1 || (s.size > 1 && s.step == 0) || std::abs(s.step) > kMostRanks) {
         fail<ValueError>(where, "axis '", axes[i].name, "' has the stride ", s.size, ':', s.step,
-                         "; a size is at least 1 and a step is not 0");
+                         "; a size is at least 1 and a step is not 0 and at most 2^40");
       }
     }
     data->axes.push_back({std::move(axes[i].name), walk_size(axes[i].strides)});
@@ -231,8 +240,12 @@ Mesh Mesh::build(std::string_view where, std::vector<StridedAxis> axes, std::int
                        ", but shorter steps already reach ", reach,
                        " ranks; steps must nest, or list the ranks with Mesh::of_ranks");
     }
+    if (d->size - 1 > kMostRanks / d->step) {
+      fail<ValueError>(where, "axis '", data->axes[d->axis].name, "' reaches beyond rank 2^40");
+    }
     reach += d->step * (d->size - 1);
   }
+  data->highest = data->lowest + reach;
   data->hash = data->compute_hash();
   return Mesh(std::move(data));
 }
@@ -281,9 +294,8 @@ Mesh Mesh::build(std::string_view where, const std::vector<Axis>& axes,
     }
     std::vector<Stride> all;
     for (const StridedAxis& a : strided) all.insert(all.end(), a.strides.begin(), a.strides.end());
-    std::sort(all.begin(), all.end(), [](const Stride& a, const Stride& b) {
-      return std::abs(a.step) < std::abs(b.step);
-    });
+    std::sort(all.begin(), all.end(),
+              [](const Stride& a, const Stride& b) { return std::abs(a.step) < std::abs(b.step); });
     std::int64_t reach = 0;
     for (const Stride& s : all) {
       adds_up = adds_up && (s.size == 1 || std::abs(s.step) > reach);
@@ -295,6 +307,7 @@ Mesh Mesh::build(std::string_view where, const std::vector<Axis>& axes,
   auto data = std::make_shared<Data>();
   data->base = table[0];
   data->lowest = table[order[0]];
+  data->highest = table[order.back()];
   data->size = size;
   data->axes = axes;
   data->table = std::move(table);
@@ -308,12 +321,11 @@ std::int64_t Mesh::size() const { return data_->size; }
 std::int64_t Mesh::size(std::size_t axis) const { return data_->axes[axis].size; }
 const std::string& Mesh::name(std::size_t axis) const { return data_->axes[axis].name; }
 std::int64_t Mesh::base() const { return data_->base; }
+std::int64_t Mesh::highest() const { return data_->highest; }
 bool Mesh::has_table() const { return !data_->table.empty(); }
 std::size_t Mesh::hash() const { return data_->hash; }
 
-bool operator==(const Mesh& a, const Mesh& b) {
-  return a.data_ == b.data_ || *a.data_ == *b.data_;
-}
+bool operator==(const Mesh& a, const Mesh& b) { return a.data_ == b.data_ || *a.data_ == *b.data_; }
 
 std::vector<std::string> Mesh::names() const {
   std::vector<std::string> out;
@@ -330,8 +342,8 @@ std::size_t Mesh::axis_index(std::string_view name) const {
   for (std::size_t i = 0; i < axes(); ++i) {
     if (data_->axes[i].name == name) return i;
   }
-  fail<ValueError>("Mesh", "there is no axis '", name, "' in ", *this, "; its axes are: ",
-                   axes() == 0 ? "none" : join(names(), ", "));
+  fail<ValueError>("Mesh", "there is no axis '", name, "' in ", *this,
+                   "; its axes are: ", axes() == 0 ? "none" : join(names(), ", "));
 }
 
 std::vector<std::size_t> Mesh::indices_of(std::string_view where,
@@ -481,7 +493,8 @@ Mesh Mesh::flatten(std::span<const std::string> names, std::string_view as) cons
   return tabulate("Mesh::flatten", axes,
                   [&](const Coordinate& at) {
                     std::int64_t place = 0;
-                    for (std::size_t i = 0; i < axes.size(); ++i) place = place * axes[i].size + at[i];
+                    for (std::size_t i = 0; i < axes.size(); ++i)
+                      place = place * axes[i].size + at[i];
                     Coordinate whole(this->axes(), 0);
                     for (std::size_t i = source.size(); i-- > 0; place /= size(source[i])) {
                       whole[source[i]] = place % size(source[i]);
@@ -498,6 +511,7 @@ Mesh Mesh::flatten(std::initializer_list<std::string> names, std::string_view as
 Mesh Mesh::split(std::string_view name, const std::vector<Axis>& into) const {
   const std::size_t a = axis_index(name);
   std::vector<std::int64_t> sizes;
+  sizes.reserve(into.size());
   for (const Axis& part : into) sizes.push_back(part.size);
   check_axes("Mesh::split", into);
   if (checked_size("Mesh::split", into) != size(a)) {

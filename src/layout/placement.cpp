@@ -64,7 +64,8 @@ Placement Placement::strided_shard(int dim, std::int64_t split) {
 
 Placement Placement::partial(Reduction reduction) {
   if (reduction == Reduction::norm) {
-    fail<ValueError>("Placement::partial", "a norm needs its order; use Placement::partial_norm(p)");
+    fail<ValueError>("Placement::partial",
+                     "a norm needs its order; use Placement::partial_norm(p)");
   }
   Placement p;
   p.kind_ = Kind::partial;
@@ -87,19 +88,23 @@ Placement Placement::partial_norm(double p) {
 
 std::string Placement::to_string() const {
   switch (kind_) {
-    case Kind::replicate: return "R";
-    case Kind::shard: return concat("S(", dim_, ')');
-    case Kind::strided_shard: return concat("SS(", dim_, ',', split_, ')');
-    case Kind::partial: break;
+    case Kind::replicate:
+      return "R";
+    case Kind::shard:
+      return concat("S(", dim_, ')');
+    case Kind::strided_shard:
+      return concat("SS(", dim_, ',', split_, ')');
+    case Kind::partial:
+      break;
   }
   if (reduction_ == Reduction::norm) return concat("P(norm:", order_, ')');
   return concat("P(", to_text(reduction_), ')');
 }
 
 std::size_t Placement::hash() const {
-  std::uint64_t h = hash_mix(static_cast<std::uint64_t>(kind_),
-                             static_cast<std::uint64_t>(reduction_) * 65536 +
-                                 static_cast<std::uint16_t>(dim_));
+  std::uint64_t h =
+      hash_mix(static_cast<std::uint64_t>(kind_),
+               static_cast<std::uint64_t>(reduction_) * 65536 + static_cast<std::uint16_t>(dim_));
   h = hash_mix(h, static_cast<std::uint64_t>(split_));
   return hash_mix(h, std::bit_cast<std::uint64_t>(order_));
 }

@@ -19,15 +19,24 @@ struct DTypeName {
 };
 
 constexpr std::array<DTypeName, 18> kDTypes{{
-    {DType::b1, "bool", NumberKind::boolean},    {DType::u8, "u8", NumberKind::integer},
-    {DType::u16, "u16", NumberKind::integer},    {DType::u32, "u32", NumberKind::integer},
-    {DType::u64, "u64", NumberKind::integer},    {DType::i8, "i8", NumberKind::integer},
-    {DType::i16, "i16", NumberKind::integer},    {DType::i32, "i32", NumberKind::integer},
-    {DType::i64, "i64", NumberKind::integer},    {DType::f8e4m3, "f8e4m3", NumberKind::real},
-    {DType::f8e5m2, "f8e5m2", NumberKind::real}, {DType::f16, "f16", NumberKind::real},
-    {DType::bf16, "bf16", NumberKind::real},     {DType::f32, "f32", NumberKind::real},
-    {DType::f64, "f64", NumberKind::real},       {DType::c32, "c32", NumberKind::complex},
-    {DType::c64, "c64", NumberKind::complex},    {DType::c128, "c128", NumberKind::complex},
+    {DType::b1, "bool", NumberKind::boolean},
+    {DType::u8, "u8", NumberKind::integer},
+    {DType::u16, "u16", NumberKind::integer},
+    {DType::u32, "u32", NumberKind::integer},
+    {DType::u64, "u64", NumberKind::integer},
+    {DType::i8, "i8", NumberKind::integer},
+    {DType::i16, "i16", NumberKind::integer},
+    {DType::i32, "i32", NumberKind::integer},
+    {DType::i64, "i64", NumberKind::integer},
+    {DType::f8e4m3, "f8e4m3", NumberKind::real},
+    {DType::f8e5m2, "f8e5m2", NumberKind::real},
+    {DType::f16, "f16", NumberKind::real},
+    {DType::bf16, "bf16", NumberKind::real},
+    {DType::f32, "f32", NumberKind::real},
+    {DType::f64, "f64", NumberKind::real},
+    {DType::c32, "c32", NumberKind::complex},
+    {DType::c64, "c64", NumberKind::complex},
+    {DType::c128, "c128", NumberKind::complex},
 }};
 
 }  // namespace
@@ -39,14 +48,19 @@ bool is_exact(Reduction reduction, DType dtype) {
   const bool number = kind == NumberKind::real || kind == NumberKind::complex;
   switch (reduction) {
     case Reduction::sum:
-    case Reduction::product: return true;
-    case Reduction::avg: return number;
+    case Reduction::product:
+      return true;
+    case Reduction::avg:
+      return number;
     case Reduction::min:
-    case Reduction::max: return kind != NumberKind::complex;
+    case Reduction::max:
+      return kind != NumberKind::complex;
     case Reduction::bit_and:
     case Reduction::bit_or:
-    case Reduction::bit_xor: return !number;
-    case Reduction::norm: return kind == NumberKind::real;
+    case Reduction::bit_xor:
+      return !number;
+    case Reduction::norm:
+      return kind == NumberKind::real;
   }
   return false;
 }
@@ -65,7 +79,8 @@ std::string TensorType::to_string() const {
     sizes.push_back(concat(shape[d]));
     for (const std::int8_t a : layout.axes_of(static_cast<int>(d))) {
       sizes.back() += concat('@', mesh.name(a));
-      if (layout.placement(a).is_strided()) sizes.back() += concat(':', layout.placement(a).split());
+      if (layout.placement(a).is_strided())
+        sizes.back() += concat(':', layout.placement(a).split());
     }
   }
   std::string text = concat(to_text(dtype), '[', join(sizes, ", "), ']');

@@ -24,7 +24,8 @@ Shape inferred(std::string_view where, Shape sizes, std::int64_t total) {
     if (sizes[i] == -1 && !open) {
       open = i;
     } else if (sizes[i] < 0) {
-      fail<ValueError>(where, "the sizes (", join(given), ") have more than one -1 or another negative");
+      fail<ValueError>(where, "the sizes (", join(given),
+                       ") have more than one -1 or another negative");
     } else {
       known *= sizes[i];
     }
@@ -105,8 +106,8 @@ View View::flatten(const Shape& shape, std::int64_t first, std::int64_t last) {
     }
     group.in.push_back(static_cast<std::int8_t>(d));
     if (d < b) continue;
-    const std::int64_t size =
-        product(std::span<const std::int64_t>(shape).subspan(a, static_cast<std::size_t>(b - a) + 1));
+    const std::int64_t size = product(
+        std::span<const std::int64_t>(shape).subspan(a, static_cast<std::size_t>(b - a) + 1));
     v.add(group, std::span(&size, 1));
   }
   return v;

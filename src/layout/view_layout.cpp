@@ -21,10 +21,10 @@ namespace intarsia {
 namespace {
 
 struct Factor {
-  std::int64_t size = 1;       // how many values this digit takes, over all ranks
-  int axis = -1;               // the axis that cuts it, or -1: every rank holds all of it
-  std::int64_t n = 1;          // the size of the axis
-  std::int64_t chunk = 1;      // the values that one rank holds, at most
+  std::int64_t size = 1;   // how many values this digit takes, over all ranks
+  int axis = -1;           // the axis that cuts it, or -1: every rank holds all of it
+  std::int64_t n = 1;      // the size of the axis
+  std::int64_t chunk = 1;  // the values that one rank holds, at most
   bool cut() const { return axis >= 0; }
   bool even() const { return n * chunk == size; }
 };
@@ -111,7 +111,8 @@ std::variant<Factors, Conflict> factors_of(const Layout& layout, int dim, std::i
 /// Local neighbours are always joined, so that what a dim cannot be cut from begins with or is
 /// followed by a cut.
 int first_axis(const Factors& factors) {
-  return std::find_if(factors.begin(), factors.end(), [](const Factor& f) { return f.cut(); })->axis;
+  return std::find_if(factors.begin(), factors.end(), [](const Factor& f) { return f.cut(); })
+      ->axis;
 }
 
 /// Takes factors from the front for one output dim of `size`.
@@ -251,7 +252,8 @@ class Mapping {
       if (std::exchange(out, d) >= 0) return std::nullopt;
     }
     if (in < 0 || out < 0) return std::nullopt;
-    if (view_.input()[static_cast<std::size_t>(in)] != view_.output()[static_cast<std::size_t>(out)]) {
+    if (view_.input()[static_cast<std::size_t>(in)] !=
+        view_.output()[static_cast<std::size_t>(out)]) {
       return std::nullopt;
     }
     return std::pair(in, out);
@@ -322,8 +324,7 @@ Layout without_conflict(const Layout& layout, const View& view, int axis) {
   std::optional<Layout> uneven;
   for (std::size_t d = 0; d < held.size(); ++d) {
     if (held[d] < n) continue;
-    const Layout moved =
-        open.with(static_cast<std::size_t>(axis), Placement::shard(static_cast<int>(d)));
+    Layout moved = open.with(static_cast<std::size_t>(axis), Placement::shard(static_cast<int>(d)));
     const auto outcome = try_view(moved, view);
     const auto* conflict = std::get_if<Conflict>(&outcome);
     if (moved == layout || (conflict != nullptr && conflict->axis == axis)) continue;
@@ -349,11 +350,11 @@ Crossing explain(const Layout& layout, const View& view, Conflict conflict) {
   }
   c.move_to = input;
   c.then = std::get<Layout>(outcome);
-  c.why = concat('[', view.name(), "] (", join(view.input()), ") -> (", join(view.output()),
-                 ") crosses the cut of dimension ", c.dim, " by axis '", layout.mesh().name(c.axis),
-                 "' (", layout.placement(c.axis), ") in ", layout, "; redistribute to ",
-                 c.move_to.placements_text(), " first, the result is then ",
-                 c.then.placements_text());
+  c.why =
+      concat('[', view.name(), "] (", join(view.input()), ") -> (", join(view.output()),
+             ") crosses the cut of dimension ", c.dim, " by axis '", layout.mesh().name(c.axis),
+             "' (", layout.placement(c.axis), ") in ", layout, "; redistribute to ",
+             c.move_to.placements_text(), " first, the result is then ", c.then.placements_text());
   return c;
 }
 

@@ -11,9 +11,11 @@ bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address.rfind("127.", 0) == 0;
 }
 
-/// The interface the user names, loopback when the job meets there, else what the host's name means.
+/// The interface the user names, loopback when the job meets there, else what the host's name
+/// means.
 std::shared_ptr<::gloo::transport::Device> choose_device(const std::string& address) {
-  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"); interface != nullptr && *interface != 0) {
+  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+      interface != nullptr && *interface != 0) {
     const std::string list = interface;
     return c10d::ProcessGroupGloo::createDeviceForInterface(list.substr(0, list.find(',')));
   }

@@ -27,18 +27,33 @@ constexpr std::array<BackendRow, 3> kBackends{{
     {"ucc", make_ucc, INTARSIA_HAS_UCC != 0},
 }};
 
+[[noreturn]] void no_such_backend(const std::string& name) {
+  if (name == "mpi") {
+    fail<UnsupportedError>(
+        "World",
+        "libtorch makes MPI groups only by all processes together, and "
+        "Intarsia's groups are made by their members; use gloo, nccl or ucc, which "
+        "mpirun starts as well");
+  }
+  fail<ValueError>("World", "there is no backend '", name, "'; use gloo, nccl or ucc");
+}
+
 }  // namespace
 
 Backend make_backend(const std::string& name, const BackendRequest& request) {
   for (const BackendRow& row : kBackends) {
     if (row.name == name) return row.make(request);
   }
-  if (name == "mpi") {
-    fail<UnsupportedError>("World", "libtorch makes MPI groups only by all processes together, and "
-                           "Intarsia's groups are made by their members; use gloo, nccl or ucc, which "
-                           "mpirun starts as well");
+  no_such_backend(name);
+}
+
+void check_backend(const std::string& name) {
+  for (const BackendRow& row : kBackends) {
+    if (row.name != name) continue;
+    if (!row.present) row.make({});  // the stand-in says what is missing
+    return;
   }
-  fail<ValueError>("World", "there is no backend '", name, "'; use gloo, nccl or ucc");
+  no_such_backend(name);
 }
 
 bool has_backend(const std::string& name) {

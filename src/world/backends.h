@@ -1,4 +1,5 @@
-// The c10d backends that a libtorch may have. One file each; a file that says so where one is absent.
+// The c10d backends that a libtorch may have. One file each; a file that says so where one is
+// absent.
 #pragma once
 
 #include <chrono>
@@ -25,10 +26,14 @@ Backend make_gloo(const BackendRequest& request);
 Backend make_nccl(const BackendRequest& request);
 Backend make_ucc(const BackendRequest& request);
 
-/// By name. UnsupportedError when this libtorch has no such backend; ValueError for an unknown name.
+/// By name. UnsupportedError when this libtorch has no such backend; ValueError for an unknown
+/// name.
 Backend make_backend(const std::string& name, const BackendRequest& request);
 
 /// Whether libtorch was built with it.
 bool has_backend(const std::string& name);
+
+/// Throws what `make_backend` would, without making one.
+void check_backend(const std::string& name);
 
 }  // namespace intarsia

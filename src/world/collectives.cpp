@@ -16,29 +16,41 @@ namespace intarsia {
 
 struct Pending::State {
   std::string_view what;
+  std::string group;
   Works works;
   std::vector<at::Tensor> buffers;  // alive until the works are done
   std::function<std::vector<at::Tensor>()> finish;
   std::vector<at::Tensor> result;
+  std::exception_ptr error;
 };
 
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
+/// A result that needed no communication.
 Pending ready(Tensors result) {
   auto state = std::make_unique<Pending::State>();
   state->result = std::move(result);
   return Pending(std::move(state));
 }
 
-Pending pending(std::string_view what, Works works, Tensors buffers, std::function<Tensors()> finish) {
+Pending pending(std::string_view what, const Comm& comm, Works works, Tensors buffers,
+                std::function<Tensors()> finish) {
   auto state = std::make_unique<Pending::State>();
   state->what = what;
+  state->group = comm.name();
   state->works = std::move(works);
   state->buffers = std::move(buffers);
   state->finish = std::move(finish);
   return Pending(std::move(state));
+}
+
+/// The inputs, outside autograd: what a group of one gives back.
+Tensors detached(at::TensorList list) {
+  Tensors out;
+  for (const at::Tensor& t : list) out.push_back(t.detach());
+  return out;
 }
 
 /// What the collectives work on: values in memory as they are, row-major, outside autograd.
@@ -73,18 +85,22 @@ std::int64_t checked_dim(std::string_view where, std::int64_t dim, const at::Ten
 }
 
 /// Lengths of all ranks along a dimension: as given, or `total` for each, or `total / n` for each.
-Counts checked_lengths(std::string_view where, const Comm& comm, std::span<const std::int64_t> given,
-                       std::int64_t each) {
+Counts checked_lengths(std::string_view where, const Comm& comm,
+                       std::span<const std::int64_t> given, std::int64_t each) {
   Counts out(given.begin(), given.end());
   if (out.empty()) out.assign(static_cast<std::size_t>(comm.size()), each);
   if (static_cast<std::int64_t>(out.size()) != comm.size()) {
     fail<ValueError>(where, "group ", comm.name(), " has ", comm.size(), " ranks, but ", out.size(),
                      " lengths were given (", join(out), ")");
   }
+  if (*std::min_element(out.begin(), out.end()) < 0) {
+    fail<ValueError>(where, "the lengths (", join(out), ") have a negative one");
+  }
   return out;
 }
 
-std::int64_t equal_part(std::string_view where, const Comm& comm, std::int64_t length, bool lengths_given) {
+std::int64_t equal_part(std::string_view where, const Comm& comm, std::int64_t length,
+                        bool lengths_given) {
   if (!lengths_given && length % comm.size() != 0) {
     fail<ValueError>(where, "length ", length, " does not divide into ", comm.size(),
                      " equal parts; give the lengths");
@@ -124,8 +140,9 @@ Counts scaled(const Counts& counts, std::int64_t factor) {
 }
 
 /// Sends `in`, cut by counts, and fills `out`. Elements of any dtype.
-Works exchange(Wire& wire, const Tensors& out, const Tensors& in, const std::vector<Counts>& out_counts,
-               const std::vector<Counts>& in_counts, CallSite site) {
+Works exchange(Wire& wire, const Tensors& out, const Tensors& in,
+               const std::vector<Counts>& out_counts, const std::vector<Counts>& in_counts,
+               CallSite site) {
   std::vector<Counts> out_bytes;
   std::vector<Counts> in_bytes;
   for (const Counts& c : out_counts) out_bytes.push_back(scaled(c, out[0].element_size()));
@@ -135,15 +152,19 @@ Works exchange(Wire& wire, const Tensors& out, const Tensors& in, const std::vec
 
 // ---- reductions ---------------------------------------------------------------------------------
 
-/// The dtype in which terms are combined: wide enough that adding halves does not lose what they hold.
+/// The dtype in which terms are combined: wide enough that adding halves does not lose what they
+/// hold.
 at::ScalarType accumulator(at::ScalarType type) {
   switch (type) {
     case at::kHalf:
     case at::kBFloat16:
     case at::kFloat8_e4m3fn:
-    case at::kFloat8_e5m2: return at::kFloat;
-    case at::kComplexHalf: return at::kComplexFloat;
-    default: return type;
+    case at::kFloat8_e5m2:
+      return at::kFloat;
+    case at::kComplexHalf:
+      return at::kComplexFloat;
+    default:
+      return type;
   }
 }
 
@@ -151,11 +172,15 @@ void check_reduction(std::string_view where, const Placement& how, at::ScalarTyp
   if (!how.is_partial()) {
     fail<ValueError>(where, how, " is no reduction; use a partial placement such as P(sum)");
   }
+  if (type == at::kUInt16 || type == at::kUInt32 || type == at::kUInt64) {
+    fail<UnsupportedError>(where, "ATen cannot reduce ", to_text(*dtype_of(type)),
+                           "; convert the tensor to a signed type first");
+  }
   const auto dtype = dtype_of(type);
   if (dtype && is_exact(how.reduction(), *dtype)) return;
-  fail<ValueError>(where, how, " of ", dtype ? to_text(*dtype) : c10::toString(type),
-                   " has no exact value; ",
-                   how.reduction() == Reduction::avg ? "use P(sum) and divide" : "convert the tensor first");
+  fail<ValueError>(
+      where, how, " of ", dtype ? to_text(*dtype) : c10::toString(type), " has no exact value; ",
+      how.reduction() == Reduction::avg ? "use P(sum) and divide" : "convert the tensor first");
 }
 
 /// Terms as they are combined: for a norm of order p, |x|^p.
@@ -165,7 +190,8 @@ at::Tensor to_term(const at::Tensor& x, const Placement& how) {
 }
 
 /// The value of combined terms, in the dtype of the input.
-at::Tensor from_terms(at::Tensor combined, const Placement& how, std::int64_t n, at::ScalarType type) {
+at::Tensor from_terms(at::Tensor combined, const Placement& how, std::int64_t n,
+                      at::ScalarType type) {
   if (how.reduction() == Reduction::norm) combined = combined.pow(1 / how.norm_order());
   if (how.reduction() == Reduction::avg) combined = combined.div(n);
   return combined.to(type);
@@ -173,19 +199,34 @@ at::Tensor from_terms(at::Tensor combined, const Placement& how, std::int64_t n,
 
 /// Combines the rows of `terms`, in their order.
 at::Tensor combine(const at::Tensor& terms, const Placement& how) {
-  at::Tensor out = terms[0].to(accumulator(terms.scalar_type()), /*non_blocking=*/false, /*copy=*/true);
+  at::Tensor out =
+      terms[0].to(accumulator(terms.scalar_type()), /*non_blocking=*/false, /*copy=*/true);
   for (std::int64_t i = 1; i < terms.size(0); ++i) {
     const at::Tensor next = terms[i].to(out.scalar_type());
     switch (how.reduction()) {
       case Reduction::sum:
       case Reduction::avg:
-      case Reduction::norm: out.add_(next); break;
-      case Reduction::min: at::minimum_out(out, out, next); break;
-      case Reduction::max: at::maximum_out(out, out, next); break;
-      case Reduction::product: out.mul_(next); break;
-      case Reduction::bit_and: out.bitwise_and_(next); break;
-      case Reduction::bit_or: out.bitwise_or_(next); break;
-      case Reduction::bit_xor: out.bitwise_xor_(next); break;
+      case Reduction::norm:
+        out.add_(next);
+        break;
+      case Reduction::min:
+        at::minimum_out(out, out, next);
+        break;
+      case Reduction::max:
+        at::maximum_out(out, out, next);
+        break;
+      case Reduction::product:
+        out.mul_(next);
+        break;
+      case Reduction::bit_and:
+        out.bitwise_and_(next);
+        break;
+      case Reduction::bit_or:
+        out.bitwise_or_(next);
+        break;
+      case Reduction::bit_xor:
+        out.bitwise_xor_(next);
+        break;
     }
   }
   return out;
@@ -234,7 +275,8 @@ ScatteredTerms scatter_terms(const Comm& comm, Wire& wire, const std::vector<Par
   s.buffers.insert(s.buffers.end(), out.begin(), out.end());
   s.combine = [out, n, how] {
     Tensors combined;
-    for (const at::Tensor& terms : out) combined.push_back(combine(terms.view({n, terms.numel() / n}), how));
+    for (const at::Tensor& terms : out)
+      combined.push_back(combine(terms.view({n, terms.numel() / n}), how));
     return combined;
   };
   return s;
@@ -255,7 +297,7 @@ Pending& Pending::operator=(Pending&& other) noexcept {
 Pending::~Pending() {
   if (!state_) return;
   try {
-    wait_for(state_->works, state_->what);
+    wait_for(state_->works, state_->what, state_->group);
   } catch (const std::exception&) {
     // Nobody asked for the result. The group is unusable now, which its next call reports.
   }
@@ -263,12 +305,18 @@ Pending::~Pending() {
 
 const std::vector<at::Tensor>& Pending::wait() {
   State& s = *state_;
+  if (s.error) std::rethrow_exception(s.error);
   if (s.finish) {
     const auto finish = std::exchange(s.finish, nullptr);
     const Works works = std::exchange(s.works, {});
-    wait_for(works, s.what);
-    s.result = finish();
+    try {
+      wait_for(works, s.what, s.group);
+      s.result = finish();
+    } catch (...) {
+      s.error = std::current_exception();
+    }
     s.buffers.clear();
+    if (s.error) std::rethrow_exception(s.error);
   }
   return s.result;
 }
@@ -293,9 +341,10 @@ Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
                    std::span<const std::int64_t> lengths, const Call& call, Where where) {
   constexpr std::string_view what = "all_gather";
   check_pieces(what, comm, pieces);
-  if (pieces.empty() || comm.size() == 1) return ready(pieces.vec());
+  if (pieces.empty()) return ready({});
   const std::int64_t n = comm.size();
   const std::int64_t d = checked_dim(what, dim, pieces[0]);
+  if (n == 1) return ready(detached(pieces));
   const Counts all = checked_lengths(what, comm, lengths, pieces[0].size(d));
   const std::int64_t longest = *std::max_element(all.begin(), all.end());
   const bool even = *std::min_element(all.begin(), all.end()) == longest;
@@ -307,7 +356,8 @@ Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
     const std::int64_t length = all[static_cast<std::size_t>(comm.members()[m].index)];
     if (piece.size(d) != length) {
       fail<ValueError>(what, "the piece of rank ", comm.members()[m].rank, " is ", piece.size(d),
-                       " long in dimension ", d, ", but the lengths (", join(all), ") say ", length);
+                       " long in dimension ", d, ", but the lengths (", join(all), ") say ",
+                       length);
     }
     std::vector<std::int64_t> shape = piece.sizes().vec();
     shape[static_cast<std::size_t>(d)] = longest;
@@ -341,17 +391,18 @@ Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
   Works works = wire.all_gather(bytes(out), bytes(in), {in[0].scalar_type(), call, where});
   Tensors buffers = in;
   buffers.insert(buffers.end(), out.begin(), out.end());
-  return pending(what, std::move(works), std::move(buffers), finish);
+  return pending(what, comm, std::move(works), std::move(buffers), finish);
 }
 
 Pending all_reduce(const Comm& comm, at::TensorList terms, const Placement& how, const Call& call,
                    Where where) {
   constexpr std::string_view what = "all_reduce";
   check_pieces(what, comm, terms);
-  if (terms.empty() || comm.size() == 1) return ready(terms.vec());
+  if (terms.empty()) return ready({});
   const std::int64_t n = comm.size();
   const at::ScalarType type = terms[0].scalar_type();
   check_reduction(what, how, type);
+  if (n == 1) return ready(detached(terms));
   Wire& wire = CommAccess::wire(comm);
   const bool leave_to_backend = native(wire, how, type, /*scatter=*/false);
   Tensors buffers;
@@ -359,7 +410,10 @@ Pending all_reduce(const Comm& comm, at::TensorList terms, const Placement& how,
     const at::Tensor p = plain(t);
     buffers.push_back(leave_to_backend ? p.clone() : to_term(p, how));
   }
-  if (buffers[0].numel() == 0) return ready(std::move(buffers));
+  if (buffers[0].numel() == 0) {
+    for (at::Tensor& t : buffers) t = t.to(type);
+    return ready(std::move(buffers));
+  }
 
   if (leave_to_backend) {
     Tensors reals;
@@ -373,36 +427,41 @@ Pending all_reduce(const Comm& comm, at::TensorList terms, const Placement& how,
       }
       return out;
     };
-    return pending(what, std::move(works), reals, finish);
+    return pending(what, comm, std::move(works), reals, finish);
   }
 
-  // Each rank combines one chunk of the flat terms, and all gather the chunks.
+  // Each rank combines one chunk of the flat terms, and all gather the chunks. The first half is
+  // waited for here: the second must be called now, not when the caller happens to wait, or ranks
+  // that wait in another order would mix up their calls.
   Counts lengths;
   for (std::int64_t i = 0; i < n; ++i) lengths.push_back(chunk(buffers[0].numel(), n, i).size());
   std::vector<Parts> parts;
   for (const at::Tensor& t : buffers) parts.push_back({t.contiguous().view(-1), lengths});
-  ScatteredTerms s = scatter_terms(comm, wire, parts, how, {type, call, where});
-  const auto finish = [comm, lengths, how, n, type, where, combine = s.combine,
-                       shape = terms[0].sizes().vec(), tensor = std::string(call.tensor),
-                       op = std::string(call.op), module = std::string(call.module)] {
-    Tensors chunks = combine();
-    for (at::Tensor& t : chunks) t = from_terms(t, how, n, type);
-    Tensors out = all_gather(comm, chunks, 0, lengths, {tensor, op, module}, where).wait();
+  const ScatteredTerms s = scatter_terms(comm, wire, parts, how, {type, call, where});
+  wait_for(s.works, what, comm.name());
+  Tensors chunks = s.combine();
+  for (at::Tensor& t : chunks) t = from_terms(t, how, n, type);
+  Pending gathered = all_gather(comm, chunks, 0, lengths, call, where);
+  Pending::State& state = *gathered.state_;
+  state.finish = [gather = state.finish, shape = terms[0].sizes().vec()] {
+    Tensors out = gather();
     for (at::Tensor& t : out) t = t.view(shape);
     return out;
   };
-  return pending(what, std::move(s.works), std::move(s.buffers), finish);
+  return gathered;
 }
 
-Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim, const Placement& how,
-                       std::span<const std::int64_t> lengths, const Call& call, Where where) {
+Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim,
+                       const Placement& how, std::span<const std::int64_t> lengths,
+                       const Call& call, Where where) {
   constexpr std::string_view what = "reduce_scatter";
   check_pieces(what, comm, terms);
-  if (terms.empty() || comm.size() == 1) return ready(terms.vec());
+  if (terms.empty()) return ready({});
   const std::int64_t n = comm.size();
   const at::ScalarType type = terms[0].scalar_type();
   check_reduction(what, how, type);
   const std::int64_t d = checked_dim(what, dim, terms[0]);
+  if (n == 1) return ready(detached(terms));
   const Counts all = checked_lengths(what, comm, lengths,
                                      equal_part(what, comm, terms[0].size(d), !lengths.empty()));
   check_total(what, all, terms[0].size(d));
@@ -412,7 +471,8 @@ Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim,
   for (std::size_t m = 0; m < terms.size(); ++m) {
     parts.push_back(cut(to_term(plain(terms[m]), how), d, all));
     shapes.push_back(terms[m].sizes().vec());
-    shapes.back()[static_cast<std::size_t>(d)] = all[static_cast<std::size_t>(comm.members()[m].index)];
+    shapes.back()[static_cast<std::size_t>(d)] =
+        all[static_cast<std::size_t>(comm.members()[m].index)];
   }
   const auto shaped = [shapes](Tensors flat) {
     for (std::size_t m = 0; m < flat.size(); ++m) flat[m] = flat[m].view(shapes[m]);
@@ -442,7 +502,7 @@ Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim,
       return shaped(std::move(values));
     };
     in.insert(in.end(), out.begin(), out.end());
-    return pending(what, std::move(works), std::move(in), finish);
+    return pending(what, comm, std::move(works), std::move(in), finish);
   }
   ScatteredTerms s = scatter_terms(comm, wire, parts, how, {type, call, where});
   const auto finish = [combine = s.combine, shaped, how, n, type] {
@@ -450,34 +510,37 @@ Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim,
     for (at::Tensor& t : values) t = from_terms(t, how, n, type);
     return shaped(std::move(values));
   };
-  return pending(what, std::move(s.works), std::move(s.buffers), finish);
+  return pending(what, comm, std::move(s.works), std::move(s.buffers), finish);
 }
 
-Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim, std::int64_t join_dim,
-                   std::span<const std::int64_t> cut_lengths,
+Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim,
+                   std::int64_t join_dim, std::span<const std::int64_t> cut_lengths,
                    std::span<const std::int64_t> join_lengths, const Call& call, Where where) {
   constexpr std::string_view what = "all_to_all";
   check_pieces(what, comm, pieces);
-  if (pieces.empty() || comm.size() == 1) return ready(pieces.vec());
+  if (pieces.empty()) return ready({});
   const std::int64_t c = checked_dim(what, cut_dim, pieces[0]);
   const std::int64_t j = checked_dim(what, join_dim, pieces[0]);
-  const Counts cuts = checked_lengths(what, comm, cut_lengths,
-                                      equal_part(what, comm, pieces[0].size(c), !cut_lengths.empty()));
+  if (comm.size() == 1) return ready(detached(pieces));
+  const Counts cuts = checked_lengths(
+      what, comm, cut_lengths, equal_part(what, comm, pieces[0].size(c), !cut_lengths.empty()));
   check_total(what, cuts, pieces[0].size(c));
-  const Counts joins =
-      checked_lengths(what, comm, join_lengths, c == j ? cuts[0] : pieces[0].size(j));
+  const bool joins_given = !join_lengths.empty();
+  const Counts joins = checked_lengths(what, comm, join_lengths, pieces[0].size(j));
 
   Tensors in;
   Tensors out;
   std::vector<Counts> in_counts;
   std::vector<Counts> out_counts;
-  std::vector<std::vector<std::vector<std::int64_t>>> shapes;  // of what arrives, per member and sender
+  std::vector<std::vector<std::vector<std::int64_t>>>
+      shapes;  // of what arrives, per member and sender
   for (std::size_t m = 0; m < pieces.size(); ++m) {
     const Member& member = comm.members()[m];
     const auto me = static_cast<std::size_t>(member.index);
     if (c != j && pieces[m].size(j) != joins[me]) {
       fail<ValueError>(what, "the piece of rank ", member.rank, " is ", pieces[m].size(j),
-                       " long in dimension ", j, ", but the lengths (", join(joins), ") say ", joins[me]);
+                       " long in dimension ", j, ", but the lengths (", join(joins), ") say ",
+                       joins[me]);
     }
     Parts parts = cut(plain(pieces[m]), c, cuts);
     in.push_back(parts.flat);
@@ -487,7 +550,8 @@ Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim
     for (std::int64_t i = 0; i < comm.size(); ++i) {
       std::vector<std::int64_t> shape = pieces[m].sizes().vec();
       shape[static_cast<std::size_t>(c)] = cuts[me];
-      shape[static_cast<std::size_t>(j)] = joins[static_cast<std::size_t>(i)];
+      if (joins_given || c != j)
+        shape[static_cast<std::size_t>(j)] = joins[static_cast<std::size_t>(i)];
       out_counts.back().push_back(c10::multiply_integers(shape));
       shapes.back().push_back(std::move(shape));
     }
@@ -507,7 +571,7 @@ Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim
     return joined;
   };
   in.insert(in.end(), out.begin(), out.end());
-  return pending(what, std::move(works), std::move(in), finish);
+  return pending(what, comm, std::move(works), std::move(in), finish);
 }
 
 Pending broadcast(const Comm& comm, at::TensorList tensors, std::int64_t root, const Call& call,
@@ -515,9 +579,10 @@ Pending broadcast(const Comm& comm, at::TensorList tensors, std::int64_t root, c
   constexpr std::string_view what = "broadcast";
   check_pieces(what, comm, tensors);
   if (root < 0 || root >= comm.size()) {
-    fail<ValueError>(what, "there is no rank at ", root, " in group ", comm.name(), " of ", comm.size());
+    fail<ValueError>(what, "there is no rank at ", root, " in group ", comm.name(), " of ",
+                     comm.size());
   }
-  if (tensors.empty() || comm.size() == 1) return ready(tensors.vec());
+  if (tensors.empty() || comm.size() == 1) return ready(detached(tensors));
   Tensors buffers;
   for (std::size_t m = 0; m < tensors.size(); ++m) {
     const at::Tensor p = plain(tensors[m]);
@@ -526,7 +591,7 @@ Pending broadcast(const Comm& comm, at::TensorList tensors, std::int64_t root, c
   if (buffers[0].numel() == 0) return ready(std::move(buffers));
   Works works = CommAccess::wire(comm).broadcast(bytes(buffers), root,
                                                  {buffers[0].scalar_type(), call, where});
-  return pending(what, std::move(works), buffers, [buffers] { return buffers; });
+  return pending(what, comm, std::move(works), buffers, [buffers] { return buffers; });
 }
 
 Pending permute(const Comm& comm, at::TensorList pieces, std::span<const std::int64_t> to,
@@ -540,19 +605,20 @@ Pending permute(const Comm& comm, at::TensorList pieces, std::span<const std::in
     if (sorted[i] != static_cast<std::int64_t>(i)) sorted.clear();
   }
   if (static_cast<std::int64_t>(sorted.size()) != comm.size()) {
-    fail<ValueError>(what, "(", join(to), ") does not send each of the ", comm.size(), " ranks of group ",
-                     comm.name(), " to another");
+    fail<ValueError>(what, "(", join(to), ") does not send each of the ", comm.size(),
+                     " ranks of group ", comm.name(), " to another");
   }
   if (!shapes.empty() && static_cast<std::int64_t>(shapes.size()) != comm.size()) {
-    fail<ValueError>(what, "group ", comm.name(), " has ", comm.size(), " ranks, but ", shapes.size(),
-                     " shapes were given");
+    fail<ValueError>(what, "group ", comm.name(), " has ", comm.size(), " ranks, but ",
+                     shapes.size(), " shapes were given");
   }
-  if (pieces.empty() || comm.size() == 1) return ready(pieces.vec());
+  if (pieces.empty() || comm.size() == 1) return ready(detached(pieces));
   Tensors in;
   Tensors out;
   for (std::size_t m = 0; m < pieces.size(); ++m) {
     const std::int64_t me = comm.members()[m].index;
-    const auto from = static_cast<std::size_t>(std::find(target.begin(), target.end(), me) - target.begin());
+    const auto from =
+        static_cast<std::size_t>(std::find(target.begin(), target.end(), me) - target.begin());
     in.push_back(plain(pieces[m]));
     const auto shape = shapes.empty() ? pieces[m].sizes().vec() : shapes[from];
     out.push_back(at::empty(shape, in.back().options()));
@@ -560,12 +626,12 @@ Pending permute(const Comm& comm, at::TensorList pieces, std::span<const std::in
   Works works = CommAccess::wire(comm).permute(bytes(out), bytes(in), target,
                                                {in[0].scalar_type(), call, where});
   in.insert(in.end(), out.begin(), out.end());
-  return pending(what, std::move(works), std::move(in), [out] { return out; });
+  return pending(what, comm, std::move(works), std::move(in), [out] { return out; });
 }
 
 void barrier(const Comm& comm, const Call& call, Where where) {
   if (comm.members().empty() || comm.size() == 1) return;
-  wait_for(CommAccess::wire(comm).barrier({at::kByte, call, where}), "barrier");
+  wait_for(CommAccess::wire(comm).barrier({at::kByte, call, where}), "barrier", comm.name());
 }
 
 }  // namespace intarsia

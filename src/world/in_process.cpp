@@ -49,12 +49,13 @@ class Hubs {
 
 }  // namespace
 
-void run_in_process(int ranks, const std::function<void(World&)>& body, const InProcessOptions& options) {
+void run_in_process(int ranks, const std::function<void(World&)>& body,
+                    const InProcessOptions& options) {
   if (ranks < 1) fail<ValueError>("run_in_process", ranks, " ranks were asked for; at least 1");
   Hubs hubs;
   const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
+  const auto start = [&](int rank) {
     threads.emplace_back([&, rank] {
       try {
         WorldParts parts;
@@ -64,9 +65,9 @@ void run_in_process(int ranks, const std::function<void(World&)>& body, const In
         parts.store = store;
         parts.timeout = options.timeout;
         parts.ledger_entries = options.ledger_entries;
-        parts.make_backend = [&](const std::string& name, int index,
-                                 const std::vector<std::int64_t>& members)
-            -> c10::intrusive_ptr<c10d::Backend> {
+        parts.make_backend =
+            [&](const std::string& name, int index,
+                const std::vector<std::int64_t>& members) -> c10::intrusive_ptr<c10d::Backend> {
           return c10::make_intrusive<InProcessBackend>(hubs.hub(name, members), index, options);
         };
         body(*World::assemble(std::move(parts)));
@@ -76,6 +77,11 @@ void run_in_process(int ranks, const std::function<void(World&)>& body, const In
         hubs.abort(rank, std::current_exception(), "an exception that is no std::exception");
       }
     });
+  };
+  try {
+    for (int rank = 0; rank < ranks; ++rank) start(rank);
+  } catch (const std::exception& error) {  // the system has no more threads
+    hubs.abort(static_cast<std::int64_t>(threads.size()), std::current_exception(), error.what());
   }
   for (std::thread& t : threads) t.join();
   hubs.rethrow();

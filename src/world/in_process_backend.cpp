@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "world/wire.h"
 
 namespace intarsia {
 namespace {
@@ -18,7 +19,10 @@ class InProcessWork final : public c10d::Work {
  public:
   InProcessWork(std::shared_ptr<Meeting> meeting, std::shared_ptr<Hub> hub, std::string what,
                 std::chrono::milliseconds timeout)
-      : meeting_(std::move(meeting)), hub_(std::move(hub)), what_(std::move(what)), timeout_(timeout) {}
+      : meeting_(std::move(meeting)),
+        hub_(std::move(hub)),
+        what_(std::move(what)),
+        timeout_(timeout) {}
 
   bool isCompleted() override {
     const std::scoped_lock lock(meeting_->mutex);
@@ -34,8 +38,8 @@ class InProcessWork final : public c10d::Work {
     const auto limit = timeout == kNoTimeout ? timeout_ : timeout;
     std::unique_lock lock(meeting_->mutex);
     if (!meeting_->changed.wait_for(lock, limit, [this] { return meeting_->done; })) {
-      fail<WorldError>(what_, "group ", hub_->name(), " waited ", limit.count(),
-                       " ms for rank ", absent(), ", which did not come");
+      fail<WorldError>(what_, "group ", hub_->name(), " waited ", limit.count(), " ms for rank ",
+                       absent(), ", which did not come");
     }
     if (!meeting_->error.empty()) throw WorldError(meeting_->error);
     return true;
@@ -61,14 +65,29 @@ class InProcessWork final : public c10d::Work {
 void combine(at::Tensor& into, const at::Tensor& next, const c10d::ReduceOp& op) {
   switch (op.op_) {
     case c10d::ReduceOp::SUM:
-    case c10d::ReduceOp::AVG: into.add_(next); break;
-    case c10d::ReduceOp::MIN: at::minimum_out(into, into, next); break;
-    case c10d::ReduceOp::MAX: at::maximum_out(into, into, next); break;
-    case c10d::ReduceOp::PRODUCT: into.mul_(next); break;
-    case c10d::ReduceOp::BAND: into.bitwise_and_(next); break;
-    case c10d::ReduceOp::BOR: into.bitwise_or_(next); break;
-    case c10d::ReduceOp::BXOR: into.bitwise_xor_(next); break;
-    default: fail<UnsupportedError>("in_process", "this reduction is not supported");
+    case c10d::ReduceOp::AVG:
+      into.add_(next);
+      break;
+    case c10d::ReduceOp::MIN:
+      at::minimum_out(into, into, next);
+      break;
+    case c10d::ReduceOp::MAX:
+      at::maximum_out(into, into, next);
+      break;
+    case c10d::ReduceOp::PRODUCT:
+      into.mul_(next);
+      break;
+    case c10d::ReduceOp::BAND:
+      into.bitwise_and_(next);
+      break;
+    case c10d::ReduceOp::BOR:
+      into.bitwise_or_(next);
+      break;
+    case c10d::ReduceOp::BXOR:
+      into.bitwise_xor_(next);
+      break;
+    default:
+      fail<UnsupportedError>("in_process", "this reduction is not supported");
   }
 }
 
@@ -81,8 +100,8 @@ at::Tensor reduced(const Shares& shares, std::size_t i, const c10d::ReduceOp& op
 }
 
 /// Copies `count` elements between flat positions. Both tensors are contiguous and of one dtype.
-void put(const at::Tensor& to, std::int64_t to_begin, const at::Tensor& from, std::int64_t from_begin,
-         std::int64_t count) {
+void put(const at::Tensor& to, std::int64_t to_begin, const at::Tensor& from,
+         std::int64_t from_begin, std::int64_t count) {
   if (count == 0) return;
   if (to.is_cpu() && from.is_cpu()) {
     const auto size = static_cast<std::int64_t>(to.element_size());
@@ -142,7 +161,8 @@ void Hub::abort(const std::string& error) {
 
 // ---- meeting ------------------------------------------------------------------------------------
 
-InProcessBackend::InProcessBackend(std::shared_ptr<Hub> hub, int index, const InProcessOptions& options)
+InProcessBackend::InProcessBackend(std::shared_ptr<Hub> hub, int index,
+                                   const InProcessOptions& options)
     : Backend(index, static_cast<int>(hub->size())), hub_(std::move(hub)), options_(options) {}
 
 bool InProcessBackend::dropped(std::string_view kind) {
@@ -186,12 +206,13 @@ void InProcessBackend::hold(Meeting& meeting, const Meeting::Action& action) {
     const std::string_view kind = meeting.shares[0].kind;
     for (std::size_t r = 1; r < meeting.shares.size() && !meeting.is_message; ++r) {
       if (meeting.shares[r].kind == kind) continue;
-      fail<WorldError>(kind, "group ", hub_->name(), ": rank ", hub_->world_rank(0), " called ", kind,
-                       ", but rank ", hub_->world_rank(r), " called ", meeting.shares[r].kind);
+      fail<WorldError>(kind, "group ", hub_->name(), ": rank ", hub_->world_rank(0), " called ",
+                       kind, ", but rank ", hub_->world_rank(r), " called ",
+                       meeting.shares[r].kind);
     }
     action(meeting.shares);
   } catch (const std::exception& error) {
-    meeting.error = error.what();
+    meeting.error = text_of(error);
   }
   for (Share& s : meeting.shares) s = Share{};  // let the tensors go
   meeting.done = true;
@@ -210,10 +231,12 @@ InProcessBackend::WorkPtr InProcessBackend::allreduce(Tensors& tensors,
   });
 }
 
-InProcessBackend::WorkPtr InProcessBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  return meet(share("reduce", tensors, tensors, options.rootRank), [op = options.reduceOp](Shares& all) {
-    put(all[static_cast<std::size_t>(all[0].root)].out[0], reduced(all, 0, op));
-  });
+InProcessBackend::WorkPtr InProcessBackend::reduce(Tensors& tensors,
+                                                   const c10d::ReduceOptions& options) {
+  return meet(share("reduce", tensors, tensors, options.rootRank),
+              [op = options.reduceOp](Shares& all) {
+                put(all[static_cast<std::size_t>(all[0].root)].out[0], reduced(all, 0, op));
+              });
 }
 
 InProcessBackend::WorkPtr InProcessBackend::broadcast(Tensors& tensors,
@@ -239,6 +262,12 @@ InProcessBackend::WorkPtr InProcessBackend::_allgather_base(at::Tensor& out, at:
                                                             const c10d::AllgatherOptions&) {
   return meet(share("all_gather", {in}, {out}), [](Shares& all) {
     const std::int64_t each = all[0].in[0].numel();
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      TORCH_CHECK(all[r].in[0].numel() == each &&
+                      all[r].out[0].numel() == each * static_cast<std::int64_t>(all.size()),
+                  "all_gather: rank ", r, " of the group brought ", all[r].in[0].numel(),
+                  " elements, rank 0 brought ", each);
+    }
     for (Share& s : all) {
       for (std::size_t r = 0; r < all.size(); ++r) {
         put(s.out[0], static_cast<std::int64_t>(r) * each, all[r].in[0], 0, each);
@@ -249,22 +278,24 @@ InProcessBackend::WorkPtr InProcessBackend::_allgather_base(at::Tensor& out, at:
 
 InProcessBackend::WorkPtr InProcessBackend::gather(std::vector<Tensors>& out, Tensors& in,
                                                    const c10d::GatherOptions& options) {
-  return meet(share("gather", in, out.empty() ? Tensors{} : out[0], options.rootRank), [](Shares& all) {
-    Share& root = all[static_cast<std::size_t>(all[0].root)];
-    for (std::size_t r = 0; r < all.size(); ++r) put(root.out[r], all[r].in[0]);
-  });
+  return meet(share("gather", in, out.empty() ? Tensors{} : out[0], options.rootRank),
+              [](Shares& all) {
+                Share& root = all[static_cast<std::size_t>(all[0].root)];
+                for (std::size_t r = 0; r < all.size(); ++r) put(root.out[r], all[r].in[0]);
+              });
 }
 
 InProcessBackend::WorkPtr InProcessBackend::scatter(Tensors& out, std::vector<Tensors>& in,
                                                     const c10d::ScatterOptions& options) {
-  return meet(share("scatter", in.empty() ? Tensors{} : in[0], out, options.rootRank), [](Shares& all) {
-    const Share& root = all[static_cast<std::size_t>(all[0].root)];
-    for (std::size_t r = 0; r < all.size(); ++r) put(all[r].out[0], root.in[r]);
-  });
+  return meet(share("scatter", in.empty() ? Tensors{} : in[0], out, options.rootRank),
+              [](Shares& all) {
+                const Share& root = all[static_cast<std::size_t>(all[0].root)];
+                for (std::size_t r = 0; r < all.size(); ++r) put(all[r].out[0], root.in[r]);
+              });
 }
 
-InProcessBackend::WorkPtr InProcessBackend::reduce_scatter(Tensors& out, std::vector<Tensors>& in,
-                                                           const c10d::ReduceScatterOptions& options) {
+InProcessBackend::WorkPtr InProcessBackend::reduce_scatter(
+    Tensors& out, std::vector<Tensors>& in, const c10d::ReduceScatterOptions& options) {
   return meet(share("reduce_scatter", in[0], out), [op = options.reduceOp](Shares& all) {
     for (std::size_t r = 0; r < all.size(); ++r) put(all[r].out[0], reduced(all, r, op));
   });
@@ -281,7 +312,8 @@ InProcessBackend::WorkPtr InProcessBackend::alltoall(Tensors& out, Tensors& in,
                                                      const c10d::AllToAllOptions&) {
   return meet(share("all_to_all", in, out), [](Shares& all) {
     for (std::size_t to = 0; to < all.size(); ++to) {
-      for (std::size_t from = 0; from < all.size(); ++from) put(all[to].out[from], all[from].in[to]);
+      for (std::size_t from = 0; from < all.size(); ++from)
+        put(all[to].out[from], all[from].in[to]);
     }
   });
 }
@@ -292,16 +324,19 @@ InProcessBackend::WorkPtr InProcessBackend::alltoall_base(at::Tensor& out, at::T
                                                           const c10d::AllToAllOptions&) {
   Share mine = share("all_to_all", {in}, {out});
   const auto n = static_cast<std::size_t>(getSize());
-  mine.in_counts = in_counts.empty() ? std::vector<std::int64_t>(n, in.numel() / getSize()) : in_counts;
-  mine.out_counts = out_counts.empty() ? std::vector<std::int64_t>(n, out.numel() / getSize()) : out_counts;
+  mine.in_counts =
+      in_counts.empty() ? std::vector<std::int64_t>(n, in.numel() / getSize()) : in_counts;
+  mine.out_counts =
+      out_counts.empty() ? std::vector<std::int64_t>(n, out.numel() / getSize()) : out_counts;
   return meet(std::move(mine), [](Shares& all) {
     std::vector<std::int64_t> sent(all.size(), 0);  // by each rank so far
     for (std::size_t to = 0; to < all.size(); ++to) {
       std::int64_t received = 0;
       for (std::size_t from = 0; from < all.size(); ++from) {
         const std::int64_t count = all[from].in_counts[to];
-        TORCH_CHECK(count == all[to].out_counts[from], "all_to_all: rank ", from, " of the group sends ", count,
-                    " elements to rank ", to, ", which expects ", all[to].out_counts[from]);
+        TORCH_CHECK(count == all[to].out_counts[from], "all_to_all: rank ", from,
+                    " of the group sends ", count, " elements to rank ", to, ", which expects ",
+                    all[to].out_counts[from]);
         put(all[to].out[0], received, all[from].in[0], sent[from], count);
         received += count;
         sent[from] += count;

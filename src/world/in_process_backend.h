@@ -42,7 +42,8 @@ struct Meeting {
 /// What the ranks of a group share.
 class Hub {
  public:
-  Hub(std::string name, std::vector<std::int64_t> ranks) : name_(std::move(name)), ranks_(std::move(ranks)) {}
+  Hub(std::string name, std::vector<std::int64_t> ranks)
+      : name_(std::move(name)), ranks_(std::move(ranks)) {}
 
   const std::string& name() const { return name_; }
   std::size_t size() const { return ranks_.size(); }
@@ -63,8 +64,8 @@ class Hub {
   std::map<std::string, std::shared_ptr<Meeting>> open_;
 };
 
-/// Collectives of one rank. A call leaves its tensors at the meeting and returns; the rank that comes
-/// last computes the results of all, in the order of ranks.
+/// Collectives of one rank. A call leaves its tensors at the meeting and returns; the rank that
+/// comes last computes the results of all, in the order of ranks.
 class InProcessBackend final : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -79,15 +80,18 @@ class InProcessBackend final : public c10d::Backend {
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr allgather(std::vector<Tensors>& out, Tensors& in, const c10d::AllgatherOptions&) override;
   WorkPtr _allgather_base(at::Tensor& out, at::Tensor& in, const c10d::AllgatherOptions&) override;
-  WorkPtr gather(std::vector<Tensors>& out, Tensors& in, const c10d::GatherOptions& options) override;
-  WorkPtr scatter(Tensors& out, std::vector<Tensors>& in, const c10d::ScatterOptions& options) override;
+  WorkPtr gather(std::vector<Tensors>& out, Tensors& in,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& out, std::vector<Tensors>& in,
+                  const c10d::ScatterOptions& options) override;
   WorkPtr reduce_scatter(Tensors& out, std::vector<Tensors>& in,
                          const c10d::ReduceScatterOptions& options) override;
   WorkPtr _reduce_scatter_base(at::Tensor& out, at::Tensor& in,
                                const c10d::ReduceScatterOptions& options) override;
   WorkPtr alltoall(Tensors& out, Tensors& in, const c10d::AllToAllOptions&) override;
   WorkPtr alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_counts,
-                        std::vector<std::int64_t>& in_counts, const c10d::AllToAllOptions&) override;
+                        std::vector<std::int64_t>& in_counts,
+                        const c10d::AllToAllOptions&) override;
   WorkPtr send(Tensors& tensors, int to, int tag) override;
   WorkPtr recv(Tensors& tensors, int from, int tag) override;
   WorkPtr barrier(const c10d::BarrierOptions&) override;

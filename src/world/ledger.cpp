@@ -9,14 +9,22 @@ namespace intarsia {
 
 std::string_view to_text(CallKind kind) {
   switch (kind) {
-    case CallKind::all_gather: return "all_gather";
-    case CallKind::reduce_scatter: return "reduce_scatter";
-    case CallKind::all_reduce: return "all_reduce";
-    case CallKind::all_to_all: return "all_to_all";
-    case CallKind::broadcast: return "broadcast";
-    case CallKind::send: return "send";
-    case CallKind::recv: return "recv";
-    case CallKind::barrier: return "barrier";
+    case CallKind::all_gather:
+      return "all_gather";
+    case CallKind::reduce_scatter:
+      return "reduce_scatter";
+    case CallKind::all_reduce:
+      return "all_reduce";
+    case CallKind::all_to_all:
+      return "all_to_all";
+    case CallKind::broadcast:
+      return "broadcast";
+    case CallKind::send:
+      return "send";
+    case CallKind::recv:
+      return "recv";
+    case CallKind::barrier:
+      return "barrier";
   }
   return "?";
 }
@@ -37,17 +45,25 @@ std::size_t Ledger::groups() const {
   return groups_.size();
 }
 
+void Ledger::begin(std::uint32_t group, std::string_view name, at::ScalarType dtype,
+                   const Call& call) {
+  if (!enabled_) return;
+  const std::uint64_t content =
+      hash_mix(hash_mix(hash_text(name), static_cast<std::uint64_t>(dtype)),
+               hash_mix(hash_text(call.tensor), hash_text(call.op)));
+  const std::scoped_lock lock(mutex_);
+  Group& g = groups_[group];
+  ++g.collectives;
+  g.hash = hash_mix(g.hash, content);
+}
+
 void Ledger::record(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
                     const Call& call, const std::source_location& where) {
   if (!enabled_) return;
   const auto now = std::chrono::steady_clock::now();
-  const std::uint64_t content =
-      hash_mix(hash_text(call.tensor) ^ (hash_text(call.op) << 1),
-               (static_cast<std::uint64_t>(kind) << 8) | static_cast<std::uint64_t>(dtype));
   const std::scoped_lock lock(mutex_);
-  Group& g = groups_[group];
   LedgerEntry& e = ring_[recorded_++ % ring_.size()];
-  e.sequence = g.calls++;
+  e.sequence = groups_[group].collectives - 1;
   e.group = group;
   e.kind = kind;
   e.dtype = dtype;
@@ -57,7 +73,6 @@ void Ledger::record(std::uint32_t group, CallKind kind, at::ScalarType dtype, st
   e.op.assign(call.op);
   e.module.assign(call.module);
   e.where = where;
-  g.hash = hash_mix(g.hash, content);
   LedgerTotals& totals = by_kind_[static_cast<std::size_t>(kind)];
   ++totals.calls;
   totals.bytes += static_cast<std::uint64_t>(bytes);
@@ -67,7 +82,8 @@ std::vector<LedgerEntry> Ledger::entries() const {
   const std::scoped_lock lock(mutex_);
   std::vector<LedgerEntry> out;
   const std::uint64_t kept = std::min<std::uint64_t>(recorded_, ring_.size());
-  for (std::uint64_t i = recorded_ - kept; i < recorded_; ++i) out.push_back(ring_[i % ring_.size()]);
+  for (std::uint64_t i = recorded_ - kept; i < recorded_; ++i)
+    out.push_back(ring_[i % ring_.size()]);
   return out;
 }
 
@@ -86,9 +102,9 @@ LedgerTotals Ledger::totals(CallKind kind) const {
   return by_kind_[static_cast<std::size_t>(kind)];
 }
 
-std::uint64_t Ledger::group_calls(std::uint32_t group) const {
+std::uint64_t Ledger::group_collectives(std::uint32_t group) const {
   const std::scoped_lock lock(mutex_);
-  return groups_.at(group).calls;
+  return groups_.at(group).collectives;
 }
 
 std::uint64_t Ledger::group_hash(std::uint32_t group) const {

@@ -39,7 +39,8 @@ class Reader {
 
   std::string need(const std::string& name, std::string_view hint) const {
     if (auto value = environment_(name)) return *value;
-    fail<ValueError>(kWhere, name, " is not set, although ", to_text(launcher_), " started this process; ", hint);
+    fail<ValueError>(kWhere, name, " is not set, although ", to_text(launcher_),
+                     " started this process; ", hint);
   }
 
   int need_number(const std::string& name, std::string_view hint) const {
@@ -101,7 +102,9 @@ Rendezvous read_openmpi(const Reader& read) {
                     "on several machines mpirun does not say where rank 0 runs: pass it with "
                     "mpirun -x MASTER_ADDR=<host of rank 0>");
   }
-  if (const auto job = read.text("OMPI_MCA_ess_base_jobid")) r.port = port_of_job(*job);
+  const auto job = read.text("OMPI_MCA_ess_base_jobid");  // Open MPI 4; later ones say it to PMIx
+  if (job || read.text("PMIX_NAMESPACE"))
+    r.port = port_of_job(job ? *job : *read.text("PMIX_NAMESPACE"));
   read_master(read, r);
   if (r.port == 0) (void)read.need("MASTER_PORT", "pass it with mpirun -x MASTER_PORT=<free port>");
   return r;
@@ -136,8 +139,8 @@ Rendezvous read_slurm(const Reader& read) {
 struct LauncherRow {
   Launcher launcher;
   std::string_view name;
-  const char* mark;         // the variable by which it is recognised
-  const char* size;         // its number of processes, to find contradictions
+  const char* mark;  // the variable by which it is recognised
+  const char* size;  // its number of processes, to find contradictions
   const char* rank;
   Rendezvous (*read)(const Reader&);
 };
@@ -147,7 +150,7 @@ constexpr std::array<LauncherRow, 4> kLaunchers{{
     {Launcher::plain, "plain", "RANK", "WORLD_SIZE", "RANK", read_plain},
     {Launcher::openmpi, "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_RANK", read_openmpi},
-    {Launcher::slurm, "srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_PROCID", read_slurm},
+    {Launcher::slurm, "srun", "SLURM_STEP_ID", "SLURM_NTASKS", "SLURM_PROCID", read_slurm},
 }};
 
 const LauncherRow& row_of(Launcher launcher) {
@@ -166,9 +169,12 @@ void check_agreement(const Reader& read, const Rendezvous& r) {
     if (!outer) continue;
     const auto size = read.number(other.size);
     const auto rank = read.number(other.rank);
-    if (!size || !rank || *size == 1 || (*size == r.size && *rank == r.rank)) continue;
-    fail<ValueError>(kWhere, "RANK=", r.rank, " and WORLD_SIZE=", r.size, " contradict ", other.rank,
-                     "=", *rank, " and ", other.size, "=", *size, ", which ", other.name,
+    if (!read.text(other.mark) || !size || !rank || *size == 1 ||
+        (*size == r.size && *rank == r.rank))
+      continue;
+    fail<ValueError>(kWhere, "RANK=", r.rank, " and WORLD_SIZE=", r.size, " contradict ",
+                     other.rank, "=", *rank, " and ", other.size, "=", *size, ", which ",
+                     other.name,
                      " set; unset RANK and WORLD_SIZE, or choose with WorldOptions::launcher");
   }
 }
@@ -189,6 +195,13 @@ Launcher detected(const Reader& read) {
     if (read.text(row.mark)) return row.launcher;
   }
   if (read.text("WORLD_SIZE")) return Launcher::plain;  // reported as a missing RANK
+  if (read.number("PMI_SIZE").value_or(1) > 1) {
+    fail<ValueError>(
+        kWhere, "PMI_SIZE=", *read.number("PMI_SIZE"),
+        " says that MPICH's or Intel's mpirun "
+        "started this process, which is not read; set RANK, WORLD_SIZE, MASTER_ADDR and "
+        "MASTER_PORT, or use Open MPI's mpirun, srun or torchrun");
+  }
   return Launcher::none;
 }
 

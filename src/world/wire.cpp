@@ -1,5 +1,7 @@
 #include "world/wire.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 
 #include "base/text.h"
@@ -10,15 +12,24 @@ namespace {
 
 c10d::ReduceOp reduce_op(Reduction how) {
   switch (how) {
-    case Reduction::sum: return c10d::ReduceOp::SUM;
-    case Reduction::avg: return c10d::ReduceOp::AVG;
-    case Reduction::min: return c10d::ReduceOp::MIN;
-    case Reduction::max: return c10d::ReduceOp::MAX;
-    case Reduction::product: return c10d::ReduceOp::PRODUCT;
-    case Reduction::bit_and: return c10d::ReduceOp::BAND;
-    case Reduction::bit_or: return c10d::ReduceOp::BOR;
-    case Reduction::bit_xor: return c10d::ReduceOp::BXOR;
-    case Reduction::norm: break;
+    case Reduction::sum:
+      return c10d::ReduceOp::SUM;
+    case Reduction::avg:
+      return c10d::ReduceOp::AVG;
+    case Reduction::min:
+      return c10d::ReduceOp::MIN;
+    case Reduction::max:
+      return c10d::ReduceOp::MAX;
+    case Reduction::product:
+      return c10d::ReduceOp::PRODUCT;
+    case Reduction::bit_and:
+      return c10d::ReduceOp::BAND;
+    case Reduction::bit_or:
+      return c10d::ReduceOp::BOR;
+    case Reduction::bit_xor:
+      return c10d::ReduceOp::BXOR;
+    case Reduction::norm:
+      break;
   }
   fail<UnsupportedError>("reduce", "no backend reduces norms by itself");
 }
@@ -29,13 +40,13 @@ bool is_bitwise(Reduction how) {
 
 class C10dWire final : public Wire {
  public:
-  C10dWire(c10::intrusive_ptr<c10d::Backend> backend, std::string name, Ledger& ledger,
-           const World& world)
+  C10dWire(c10::intrusive_ptr<c10d::Backend> backend, std::string name, std::uint32_t ledger_group,
+           World& world)
       : backend_(std::move(backend)),
         kind_(backend_->getBackendName()),
         name_(std::move(name)),
-        ledger_(ledger),
-        group_(ledger.add_group(name_)),
+        ledger_(world.ledger()),
+        group_(ledger_group),
         device_(world.device()),
         timeout_(world.timeout()) {}
 
@@ -57,7 +68,8 @@ class C10dWire final : public Wire {
                 [&] { return backend_->allreduce(tensors, options); });
   }
 
-  Works reduce_scatter(at::TensorList out, at::TensorList in, Reduction how, CallSite site) override {
+  Works reduce_scatter(at::TensorList out, at::TensorList in, Reduction how,
+                       CallSite site) override {
     at::Tensor to = out[0];
     at::Tensor from = in[0];
     c10d::ReduceScatterOptions options;
@@ -75,9 +87,8 @@ class C10dWire final : public Wire {
     Counts from_counts = in_counts[0];
     c10d::AllToAllOptions options;
     options.timeout = timeout_;
-    return call(CallKind::all_to_all, from, site, [&] {
-      return backend_->alltoall_base(to, from, to_counts, from_counts, options);
-    });
+    return call(CallKind::all_to_all, from, site,
+                [&] { return backend_->alltoall_base(to, from, to_counts, from_counts, options); });
   }
 
   Works broadcast(at::TensorList inout, std::int64_t root, CallSite site) override {
@@ -90,6 +101,7 @@ class C10dWire final : public Wire {
   }
 
   Works permute(at::TensorList out, at::TensorList in, const Counts& to, CallSite site) override {
+    ledger_.begin(group_, "permute", site.dtype, site.call);
     const std::int64_t me = backend_->getRank();
     const std::int64_t target = to[static_cast<std::size_t>(me)];
     if (target == me) {
@@ -102,11 +114,11 @@ class C10dWire final : public Wire {
     Works works;
     // Both sides know the sizes, so nothing needs no message.
     if (received[0].numel() > 0) {
-      works = call(CallKind::recv, received[0], site,
-                   [&] { return backend_->recv(received, from, kPermuteTag); });
+      works = start(CallKind::recv, received[0], site,
+                    [&] { return backend_->recv(received, from, kPermuteTag); });
     }
     if (sent[0].numel() > 0) {
-      const Works sends = call(CallKind::send, sent[0], site, [&] {
+      const Works sends = start(CallKind::send, sent[0], site, [&] {
         return backend_->send(sent, static_cast<int>(target), kPermuteTag);
       });
       works.insert(works.end(), sends.begin(), sends.end());
@@ -129,15 +141,19 @@ class C10dWire final : public Wire {
     switch (dtype) {
       // Backends lose NaNs in min and max of floats; ATen keeps them.
       case at::kFloat:
-      case at::kDouble: return how == Reduction::sum || how == Reduction::product;
+      case at::kDouble:
+        return how == Reduction::sum || how == Reduction::product;
       // Gloo adds halves in half precision, one after the other; we add them in single precision.
       case at::kHalf:
-      case at::kBFloat16: return kind_ == "nccl" && how == Reduction::sum;
+      case at::kBFloat16:
+        return kind_ == "nccl" && how == Reduction::sum;
       case at::kInt:
       case at::kLong:
       case at::kByte:
-      case at::kChar: return kind_ != "nccl" || !is_bitwise(how);
-      default: return false;
+      case at::kChar:
+        return kind_ != "nccl" || !is_bitwise(how);
+      default:
+        return false;
     }
   }
 
@@ -147,20 +163,26 @@ class C10dWire final : public Wire {
     return kind_ == "nccl" && reduces(dtype, how);
   }
 
-  std::uint32_t ledger_group() const override { return group_; }
-
  private:
   static constexpr int kPermuteTag = 0x1a7a;
 
+  /// A collective of one call.
   template <class Start>
-  Works call(CallKind kind, const at::Tensor& payload, CallSite site, const Start& start) {
+  Works call(CallKind kind, const at::Tensor& payload, CallSite site, const Start& backend_call) {
+    ledger_.begin(group_, to_text(kind), site.dtype, site.call);
+    return start(kind, payload, site, backend_call);
+  }
+
+  template <class Start>
+  Works start(CallKind kind, const at::Tensor& payload, CallSite site, const Start& backend_call) {
     const bool data = payload.defined();
-    ledger_.record(group_, kind, site.dtype, data ? static_cast<std::int64_t>(payload.nbytes()) : 0, site.call, site.where);
+    ledger_.record(group_, kind, site.dtype, data ? static_cast<std::int64_t>(payload.nbytes()) : 0,
+                   site.call, site.where);
     try {
-      return {start()};
+      return {backend_call()};
     } catch (const std::exception& error) {
-      fail<WorldError>(to_text(kind), "rank ", backend_->getRank(), " of group ", name_, " (", kind_,
-                       ") could not start: ", error.what());
+      fail<WorldError>(to_text(kind), "rank ", backend_->getRank(), " of group ", name_, " (",
+                       kind_, ") could not start: ", text_of(error));
     }
   }
 
@@ -176,16 +198,21 @@ class C10dWire final : public Wire {
 }  // namespace
 
 std::unique_ptr<Wire> make_c10d_wire(c10::intrusive_ptr<c10d::Backend> backend, std::string name,
-                                     Ledger& ledger, const World& world) {
-  return std::make_unique<C10dWire>(std::move(backend), std::move(name), ledger, world);
+                                     std::uint32_t ledger_group, World& world) {
+  return std::make_unique<C10dWire>(std::move(backend), std::move(name), ledger_group, world);
 }
 
-void wait_for(const Works& works, std::string_view what) {
+std::string_view text_of(const std::exception& error) {
+  const auto* ours = dynamic_cast<const c10::Error*>(&error);
+  return ours != nullptr ? ours->what_without_backtrace() : error.what();
+}
+
+void wait_for(const Works& works, std::string_view what, std::string_view group) {
   for (const auto& work : works) {
     try {
       work->wait();
     } catch (const std::exception& error) {
-      fail<WorldError>(what, "did not finish: ", error.what());
+      fail<WorldError>(what, "over group ", group, " did not finish: ", text_of(error));
     }
   }
 }

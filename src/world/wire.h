@@ -15,8 +15,8 @@
 
 namespace intarsia {
 
-/// What is moved, what for, and where it was asked for. Buffers may be typed as bytes; `dtype` is what
-/// they hold.
+/// What is moved, what for, and where it was asked for. Buffers may be typed as bytes; `dtype` is
+/// what they hold.
 struct CallSite {
   at::ScalarType dtype;
   const Call& call;
@@ -27,7 +27,8 @@ using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 using Counts = std::vector<std::int64_t>;
 
 /// Exchanges flat, contiguous buffers among the ranks of one group, for all ranks hosted here: each
-/// list has one tensor per hosted member. Every call is recorded in the ledger before it is made.
+/// list has one tensor per hosted member. Every call is recorded in the ledger before it is made,
+/// and no call waits for another: what is called in the same order on all ranks stays in order.
 ///
 /// Calls return at once; buffers must stay alive until the works are waited for. Failures of the
 /// backend become WorldErrors that name group, rank and call.
@@ -37,9 +38,11 @@ class Wire {
 
   virtual Works all_gather(at::TensorList out, at::TensorList in, CallSite site) = 0;
   virtual Works all_reduce(at::TensorList inout, Reduction how, CallSite site) = 0;
-  virtual Works reduce_scatter(at::TensorList out, at::TensorList in, Reduction how, CallSite site) = 0;
+  virtual Works reduce_scatter(at::TensorList out, at::TensorList in, Reduction how,
+                               CallSite site) = 0;
   /// `counts` are elements to and from each rank of the group, one list per member.
-  virtual Works all_to_all(at::TensorList out, at::TensorList in, const std::vector<Counts>& out_counts,
+  virtual Works all_to_all(at::TensorList out, at::TensorList in,
+                           const std::vector<Counts>& out_counts,
                            const std::vector<Counts>& in_counts, CallSite site) = 0;
   virtual Works broadcast(at::TensorList inout, std::int64_t root, CallSite site) = 0;
   /// Member i sends to the rank at `to[i]`; what arrives comes from the rank that sends here.
@@ -50,20 +53,21 @@ class Wire {
   /// reduce locally.
   virtual bool reduces(at::ScalarType dtype, Reduction how) const = 0;
   virtual bool scatters_reduced(at::ScalarType dtype, Reduction how) const = 0;
-
-  virtual std::uint32_t ledger_group() const = 0;
 };
 
 /// A wire over a c10d backend, for one hosted member.
 std::unique_ptr<Wire> make_c10d_wire(c10::intrusive_ptr<c10d::Backend> backend, std::string name,
-                                     Ledger& ledger, const World& world);
+                                     std::uint32_t ledger_group, World& world);
 
 /// Lets the collectives reach the wire of a Comm.
 struct CommAccess {
   static Wire& wire(const Comm& comm) { return comm.wire(); }
 };
 
-/// Waits, and turns a failure into a WorldError.
-void wait_for(const Works& works, std::string_view what);
+/// What an error says, without the C++ backtrace that c10's errors carry.
+std::string_view text_of(const std::exception& error);
+
+/// Waits, and turns a failure into a WorldError that names the collective and the group.
+void wait_for(const Works& works, std::string_view what, std::string_view group);
 
 }  // namespace intarsia

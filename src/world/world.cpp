@@ -28,6 +28,7 @@ struct Comm::Slot {
   Mesh ranks;  // along one axis
   std::string name;
   int index;
+  std::uint32_t ledger_group;
   std::mutex mutex = {};
   bool closed = false;
   std::unique_ptr<Wire> wire = nullptr;
@@ -45,14 +46,14 @@ struct Comm::Slot {
       } catch (const std::exception& error) {
         fail<WorldError>("World", "group ", name, " could not be made by rank ", members[index],
                          " (all of its ", members.size(),
-                         " members must use it): ", error.what());
+                         " members must use it): ", text_of(error));
       }
     }
     return *wire;
   }
 
   void use(c10::intrusive_ptr<c10d::Backend> backend) {
-    wire = make_c10d_wire(std::move(backend), name, world.ledger(), world);
+    wire = make_c10d_wire(std::move(backend), name, ledger_group, world);
   }
 
   void close() {
@@ -71,8 +72,8 @@ struct World::Groups {
 
 std::int64_t Comm::index() const {
   if (members_.size() != 1) {
-    fail<ValueError>("Comm::index", "this process hosts ", members_.size(), " members of group ", name_,
-                     "; ask members() for their places");
+    fail<ValueError>("Comm::index", "this process hosts ", members_.size(), " members of group ",
+                     name_, "; ask members() for their places");
   }
   return members_[0].index;
 }
@@ -86,7 +87,13 @@ void Comm::connect() const {
   if (!members_.empty() && size_ > 1) wire();
 }
 
-std::uint32_t Comm::ledger_group() const { return wire().ledger_group(); }
+std::uint32_t Comm::ledger_group() const {
+  if (!slot_) {
+    fail<ValueError>("Comm::ledger_group", "group ", name_,
+                     " is not in the ledger: it has one rank, or none in this process");
+  }
+  return slot_->ledger_group;
+}
 
 // ---- closing at exit ----------------------------------------------------------------------------
 
@@ -111,15 +118,37 @@ class LiveWorlds {
     worlds_.erase(world);
   }
 
+  /// A rank's store at an address, which is kept until the process exits: a world that is made
+  /// after another was closed meets at the same one.
+  c10::intrusive_ptr<c10d::Store> store(
+      const std::string& key, const std::function<c10::intrusive_ptr<c10d::Store>()>& make) {
+    {
+      const std::scoped_lock lock(mutex_);
+      if (const auto found = stores_.find(key); found != stores_.end()) return found->second;
+    }
+    auto made = make();  // may wait for another rank, perhaps in another thread of this process
+    const std::scoped_lock lock(mutex_);
+    return stores_[key] = std::move(made);
+  }
+
+  /// How often this was asked before for the same key.
+  int count(const std::string& key) {
+    const std::scoped_lock lock(mutex_);
+    return counts_[key]++;
+  }
+
  private:
   void close_all() {
     const std::scoped_lock lock(mutex_);
     for (World* world : worlds_) world->close();
+    stores_.clear();
   }
 
   std::mutex mutex_;
   bool registered_ = false;
   std::set<World*> worlds_;
+  std::map<std::string, c10::intrusive_ptr<c10d::Store>> stores_;
+  std::map<std::string, int> counts_;
 };
 
 /// Rank 0's process serves the store: it must outlive the others' last look at it.
@@ -167,16 +196,21 @@ c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& r, std::chrono::milliseco
   options.waitWorkers = false;
   options.timeout = timeout;
   try {
-    auto store = c10::make_intrusive<c10d::TCPStore>(r.address, options);
-    return c10::make_intrusive<c10d::PrefixStore>(concat("intarsia/", r.attempt), std::move(store));
+    // Keys of the n-th world of a job are kept apart from those of the others.
+    const std::string key = concat(r.address, ':', r.port, '#', r.rank);
+    const auto store = LiveWorlds::instance().store(
+        key, [&] { return c10::make_intrusive<c10d::TCPStore>(r.address, options); });
+    const int nth = LiveWorlds::instance().count(key);
+    return c10::make_intrusive<c10d::PrefixStore>(concat("intarsia/", r.attempt, '/', nth), store);
   } catch (const std::exception& error) {
-    fail<WorldError>("World", r, ": ",
-                     options.isServer
-                         ? "could not listen there; is the port free, and is this the machine that "
-                           "MASTER_ADDR names? "
-                         : "could not reach the store; has rank 0 started, and can this machine reach "
-                           "that address? ",
-                     "(", error.what(), ")");
+    fail<WorldError>(
+        "World", r, ": ",
+        options.isServer
+            ? "could not listen there; is the port free, and is this the machine that "
+              "MASTER_ADDR names? "
+            : "could not reach the store; has rank 0 started, and can this machine reach "
+              "that address? ",
+        "(", text_of(error), ")");
   }
 }
 
@@ -185,7 +219,9 @@ c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& r, std::chrono::milliseco
 // ---- World --------------------------------------------------------------------------------------
 
 World::World(WorldParts parts)
-    : parts_(std::move(parts)), ledger_(parts_.ledger_entries), groups_(std::make_unique<Groups>()) {
+    : parts_(std::move(parts)),
+      ledger_(parts_.ledger_entries),
+      groups_(std::make_unique<Groups>()) {
   LiveWorlds::instance().add(this);
 }
 
@@ -217,6 +253,7 @@ std::shared_ptr<World> World::connect(const WorldOptions& options) {
 
 std::shared_ptr<World> World::connect(const Rendezvous& r, const WorldOptions& options) {
   const std::string backend = choose_backend(options);
+  check_backend(backend);
   WorldParts parts;
   parts.hosted = {r.rank};
   parts.size = r.size;
@@ -243,7 +280,7 @@ std::shared_ptr<World> World::adopt(const std::string& group_name, const WorldOp
     group = c10d::resolve_process_group(group_name);
   } catch (const std::exception& error) {
     fail<ValueError>("World::adopt", "no process group is registered as '", group_name,
-                     "'; in Python its name is group.group_name (", error.what(), ")");
+                     "'; in Python its name is group.group_name (", text_of(error), ")");
   }
   return adopt(group, options);
 }
@@ -259,10 +296,12 @@ std::shared_ptr<World> World::adopt(const c10::intrusive_ptr<c10d::ProcessGroup>
   parts.timeout = options.timeout;
   parts.ledger_entries = options.ledger_entries;
   if (const auto store = group->getStore()) {
-    parts.store = c10::make_intrusive<c10d::PrefixStore>("intarsia/adopted", store);
+    const int nth = LiveWorlds::instance().count(concat("adopted ", group->getID()));
+    parts.store = c10::make_intrusive<c10d::PrefixStore>(concat("intarsia/adopted/", nth), store);
     parts.make_backend = backend_maker(backend->getBackendName(), parts.store, parts, "");
   } else {
-    parts.make_backend = [](const std::string& name, int, const std::vector<std::int64_t>&) -> Backend {
+    parts.make_backend = [](const std::string& name, int,
+                            const std::vector<std::int64_t>&) -> Backend {
       fail<UnsupportedError>("World::adopt", "group ", name,
                              " cannot be made: the adopted process group has no store");
     };
@@ -287,8 +326,9 @@ std::shared_ptr<Comm::Slot> World::slot_for(const Mesh& group, std::int64_t memb
   if (groups_->closed) fail<WorldError>("World", "the world is closed");
   auto& slot = groups_->by_name[name];
   if (!slot) {
-    slot = std::shared_ptr<Comm::Slot>(new Comm::Slot{*this, parts_.make_backend, group.orphan(), name,
-                                                      static_cast<int>(place.index)});
+    slot = std::shared_ptr<Comm::Slot>(new Comm::Slot{*this, parts_.make_backend, group.orphan(),
+                                                      name, static_cast<int>(place.index),
+                                                      ledger_.add_group(name)});
     groups_->in_order.push_back(slot);
   }
   return slot;
@@ -296,6 +336,10 @@ std::shared_ptr<Comm::Slot> World::slot_for(const Mesh& group, std::int64_t memb
 
 Comm World::along(const Mesh& mesh, std::span<const std::string> axes) {
   Comm comm;
+  if (mesh.highest() >= size()) {
+    fail<ValueError>("World::along", mesh, " holds rank ", mesh.highest(), ", but this world has ",
+                     size(), " ranks");
+  }
   for (const std::string& axis : axes) comm.size_ *= mesh.size(axis);
   comm.name_ = concat(join(axes, ">"), " of ", mesh);
   for (const std::int64_t rank : hosted()) {
@@ -303,12 +347,6 @@ Comm World::along(const Mesh& mesh, std::span<const std::string> axes) {
     comm.members_.push_back({rank, 0});
     if (comm.size_ == 1) continue;
     const Mesh group = mesh.slice(axes, rank).flatten(axes, "g");
-    for (const std::int64_t end : {std::int64_t{0}, group.size() - 1}) {
-      if (group.rank_at({end}) >= size()) {
-        fail<ValueError>("World::along", mesh, " holds rank ", group.rank_at({end}),
-                         ", but this world has ", size(), " ranks");
-      }
-    }
     comm.slot_ = slot_for(group, rank, comm.members_.back());
     comm.name_ = comm.slot_->name;
   }

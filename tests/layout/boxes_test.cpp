@@ -33,9 +33,7 @@ TEST(Boxes, StridedHoldsAChunkOfEveryBlock) {
   EXPECT_EQ(held("[a=4] SS(0,2)", {9}, {3}), "[8,9)");
 }
 
-TEST(Boxes, NeighbouringRunsAreOne) {
-  EXPECT_EQ(held("[a=1] SS(0,4)", {8}, {0}), "[0,8)");
-}
+TEST(Boxes, NeighbouringRunsAreOne) { EXPECT_EQ(held("[a=1] SS(0,4)", {8}, {0}), "[0,8)"); }
 
 TEST(Boxes, AreAllCombinationsOfRuns) {
   const Boxes b = boxes(Layout::parse("[a=2,b=2] SS(0,2),SS(1,2)"), Shape{4, 4}, {0, 1});
@@ -76,6 +74,11 @@ TEST(Boxes, RefusalsNameTheValues) {
                            {"[boxes]", "dimension 1", "only 1 dimension", "0..0"});
   expect_error<ValueError>([&] { boxes(layout, Shape{4, 4}, {2}); }, {"(2)", "[a=2]"});
   expect_error<ValueError>([&] { local_shape(layout, Shape{4, -1}, {0}); }, {"(4,-1)", "negative"});
+  expect_error<ValueError>(
+      [&] {
+        boxes(layout, Shape{4, std::int64_t{1} << 62}, {0});
+      },
+      {"too large"});
 }
 
 }  // namespace

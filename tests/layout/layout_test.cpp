@@ -46,7 +46,8 @@ TEST(Layout, MovedAndAssignedHandlesKeepTheValue) {
 }
 
 TEST(Layout, NegativeDimsNeedTheNumberOfDims) {
-  EXPECT_EQ(Layout(kMesh, {Placement::shard(-1), R}, {.dims = 3}), Layout(kMesh, {Placement::shard(2), R}));
+  EXPECT_EQ(Layout(kMesh, {Placement::shard(-1), R}, {.dims = 3}),
+            Layout(kMesh, {Placement::shard(2), R}));
   expect_error<ValueError>([] { Layout(kMesh, {Placement::shard(-1), R}); }, {"S(-1)", "dims"});
 }
 
@@ -108,26 +109,45 @@ TEST(Layout, PartialKindsDoNotMix) {
   const Placement sum = Placement::parse("P(sum)");
   EXPECT_NO_THROW(Layout(kMesh, {sum, sum}));
   EXPECT_NO_THROW(Layout(kMesh, {sum, Placement::parse("P(avg)")}));
-  expect_error<ValueError>([&] { Layout(kMesh, {sum, Placement::parse("P(max)")}); },
-                           {"P(max)", "'tp'", "P(sum)", "reduced first"});
   expect_error<ValueError>(
-      [&] { Layout(kMesh, {Placement::parse("P(norm:2)"), Placement::parse("P(norm:3)")}); },
+      [&] {
+        Layout(kMesh, {sum, Placement::parse("P(max)")});
+      },
+      {"P(max)", "'tp'", "P(sum)", "reduced first"});
+  expect_error<ValueError>(
+      [&] {
+        Layout(kMesh, {Placement::parse("P(norm:2)"), Placement::parse("P(norm:3)")});
+      },
       {"P(norm:3)", "P(norm:2)"});
-  expect_error<ValueError>([&] { (void)Layout(kMesh, {sum, R}).with("tp", Placement::parse("P(min)")); },
-                           {"P(min)"});
+  expect_error<ValueError>(
+      [&] {
+        (void)Layout(kMesh, {sum, R}).with("tp", Placement::parse("P(min)"));
+      },
+      {"P(min)"});
 }
 
 TEST(Layout, RefusalsNameTheValues) {
   expect_error<ValueError>([] { Layout(kMesh, {S0}); }, {"2 axes", "1 placements", "S(0)"});
-  expect_error<ValueError>([] { Layout(kMesh, {Placement::shard(3), R}, {.dims = 2}); },
-                           {"dimension 3", "2 dimensions", "-2..1"});
-  expect_error<ValueError>([] { Layout(kMesh, {Placement::shard(16), R}); }, {"S(16)", "16"});
-  expect_error<ValueError>([] { Layout(kMesh, {S0, S0}, {.order = {{0, {"tp"}}}}); },
-                           {"dimension 0", "dp, tp"});
-  expect_error<ValueError>([] { Layout(kMesh, {S0, S0}, {.order = {{0, {"tp", "tp"}}}}); },
-                           {"'tp'", "twice"});
   expect_error<ValueError>(
-      [] { Layout(kMesh, {S0, S0}, {.order = {{0, {"tp", "dp"}}, {0, {"dp", "tp"}}}}); },
+      [] {
+        Layout(kMesh, {Placement::shard(3), R}, {.dims = 2});
+      },
+      {"dimension 3", "2 dimensions", "-2..1"});
+  expect_error<ValueError>([] { Layout(kMesh, {Placement::shard(16), R}); }, {"S(16)", "16"});
+  expect_error<ValueError>(
+      [] {
+        Layout(kMesh, {S0, S0}, {.order = {{0, {"tp"}}}});
+      },
+      {"dimension 0", "dp, tp"});
+  expect_error<ValueError>(
+      [] {
+        Layout(kMesh, {S0, S0}, {.order = {{0, {"tp", "tp"}}}});
+      },
+      {"'tp'", "twice"});
+  expect_error<ValueError>(
+      [] {
+        Layout(kMesh, {S0, S0}, {.order = {{0, {"tp", "dp"}}, {0, {"dp", "tp"}}}});
+      },
       {"dimension 0", "given twice"});
   expect_error<ValueError>([] { (void)Layout::parse("S(0),R"); }, {"expected a mesh"});
 }

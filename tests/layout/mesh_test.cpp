@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "error_text.h"
 #include "intarsia/error.h"
 
@@ -23,6 +25,7 @@ Ranks ranks_of(const Mesh& mesh) {
     }
   }
   EXPECT_EQ(Mesh::parse(mesh.to_string()), mesh) << mesh.to_string();
+  EXPECT_EQ(mesh.highest(), *std::max_element(out.begin(), out.end())) << mesh.to_string();
   EXPECT_EQ(Mesh::parse(mesh.to_string()).hash(), mesh.hash());
   return out;
 }
@@ -149,19 +152,45 @@ TEST(Mesh, RefusalsNameTheValues) {
   expect_error<ValueError>([] { (void)kMesh.range("tp", 2, 5); }, {"[2,5)", "<= 4"});
   expect_error<ValueError>([] { (void)kMesh.rank_at({0, 4}); }, {"index 4", "'tp'"});
   expect_error<ValueError>([] { (void)kMesh.rank_at({0}); }, {"2 axes", "has 1"});
-  expect_error<ValueError>([] { (void)kMesh.split("tp", {{"x", 3}, {"y", 2}}); },
-                           {"size 4", "3 x 2"});
+  expect_error<ValueError>(
+      [] {
+        (void)kMesh.split("tp", {{"x", 3}, {"y", 2}});
+      },
+      {"size 4", "3 x 2"});
   expect_error<ValueError>([] { (void)kMesh.permute("dp", Ranks{0, 0}); }, {"(0,0)", "each once"});
-  expect_error<ValueError>([] { (void)Mesh::of_ranks({{"a", 2}}, Ranks{1, 1}); },
-                           {"rank 1", "twice"});
-  expect_error<ValueError>([] { (void)Mesh::of_ranks({{"a", 2}}, Ranks{1}); }, {"2 places", "1 ranks"});
-  expect_error<ValueError>([] { (void)Mesh::strided({{"a", {{2, 1}}}, {"b", {{2, 1}}}}); },
-                           {"steps must nest", "of_ranks"});
+  expect_error<ValueError>(
+      [] {
+        (void)Mesh::of_ranks({{"a", 2}}, Ranks{1, 1});
+      },
+      {"rank 1", "twice"});
+  expect_error<ValueError>(
+      [] {
+        (void)Mesh::of_ranks({{"a", 2}}, Ranks{1});
+      },
+      {"2 places", "1 ranks"});
+  expect_error<ValueError>(
+      [] {
+        (void)Mesh::strided({{"a", {{2, 1}}}, {"b", {{2, 1}}}});
+      },
+      {"steps must nest", "of_ranks"});
   expect_error<ValueError>([] { (void)Mesh::strided({{"a", {{2, -1}}}}); }, {"rank -1"});
+  expect_error<ValueError>([] { (void)Mesh::parse("[a=3:9223372036854775807]"); }, {"'a'", "2^40"});
+  expect_error<ValueError>([] { (void)Mesh::parse("[a=2:1]+9223372036854775807"); }, {"base rank"});
+  expect_error<ValueError>([] { (void)Mesh::parse("[a=4294967296:1*4294967296:1]"); }, {"2^40"});
   expect_error<ValueError>([] { (void)Mesh::parse("[dp=2"); }, {"\"[dp=2\"", "','", "ends"});
   expect_error<ValueError>([] { (void)Mesh::parse("[dp=2,tp=4:1]"); }, {"a step for every axis"});
   expect_error<ValueError>(
-      [] { Mesh({{"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}, {"e", 1}, {"f", 1}, {"g", 1}, {"h", 1}, {"i", 1}}); },
+      [] {
+        Mesh({{"a", 1},
+              {"b", 1},
+              {"c", 1},
+              {"d", 1},
+              {"e", 1},
+              {"f", 1},
+              {"g", 1},
+              {"h", 1},
+              {"i", 1}});
+      },
       {"at most 8", "got 9"});
 }
 

@@ -30,18 +30,21 @@ inline std::vector<Indices> naive_chunk(const Indices& list, std::int64_t n) {
   std::vector<Indices> out(static_cast<std::size_t>(n));
   const auto length = static_cast<std::int64_t>(list.size());
   const std::int64_t size = (length + n - 1) / n;
-  for (std::int64_t i = 0; i < length; ++i) out[static_cast<std::size_t>(i / size)].push_back(list[i]);
+  for (std::int64_t i = 0; i < length; ++i)
+    out[static_cast<std::size_t>(i / size)].push_back(list[i]);
   return out;
 }
 
 /// The indices of one dimension that the rank at `at` holds, by cutting a list of all of them.
-inline Indices naive_indices(const Layout& layout, int dim, std::int64_t size, const Coordinate& at) {
+inline Indices naive_indices(const Layout& layout, int dim, std::int64_t size,
+                             const Coordinate& at) {
   Indices held(static_cast<std::size_t>(size));
   std::iota(held.begin(), held.end(), 0);
   for (const std::int8_t a : layout.axes_of(dim)) {
     Indices next;
     for (const Indices& block : naive_chunk(held, layout.placement(a).split())) {
-      const Indices piece = naive_chunk(block, layout.mesh().size(a))[static_cast<std::size_t>(at[a])];
+      const Indices piece =
+          naive_chunk(block, layout.mesh().size(a))[static_cast<std::size_t>(at[a])];
       next.insert(next.end(), piece.begin(), piece.end());
     }
     held = next;

@@ -38,9 +38,12 @@ Mesh random_mesh() {
       names.resize(static_cast<std::size_t>(pick(1, count)));
       return mesh.slice(names, mesh.base() + pick(0, static_cast<int>(mesh.size()) - 1));
     }
-    case 1: return mesh.reorder(shuffled(mesh.names()));
-    case 2: return mesh.range(any, 0, pick(1, static_cast<int>(mesh.size(any))));
-    case 3: return mesh.flatten(shuffled(mesh.names()), "f");
+    case 1:
+      return mesh.reorder(shuffled(mesh.names()));
+    case 2:
+      return mesh.range(any, 0, pick(1, static_cast<int>(mesh.size(any))));
+    case 3:
+      return mesh.flatten(shuffled(mesh.names()), "f");
     case 4: {
       std::vector<std::int64_t> order;
       for (const auto& name : shuffled([&] {
@@ -52,7 +55,8 @@ Mesh random_mesh() {
       }
       return mesh.permute(any, order);
     }
-    default: return mesh;
+    default:
+      return mesh;
   }
 }
 

@@ -48,7 +48,9 @@ TEST(TensorType, RefusalsNameTheValues) {
   refuse("float[8]", {"'float'", "f32"});
   refuse("f32[-1]", {"negative"});
   expect_error<ValueError>(
-      [] { check({DType::f32, {8}, Layout(kMesh, {Placement::shard(1), Placement()})}); },
+      [] {
+        check({DType::f32, {8}, Layout(kMesh, {Placement::shard(1), Placement()})});
+      },
       {"dimension 1", "only 1 dimension"});
 }
 

@@ -41,12 +41,10 @@ TEST(View, UnflattenUndoesFlatten) {
 
 TEST(View, AttentionHeadsOfASequenceParallelLinear) {
   // (batch@dp, seq@cp, hidden@tp) -> (batch, seq, heads, head_dim)
-  EXPECT_EQ(viewed("[dp=2,cp=2,tp=4] S(0),S(1),S(2)",
-                   View::unflatten({8, 128, 512}, 2, {8, 64})),
+  EXPECT_EQ(viewed("[dp=2,cp=2,tp=4] S(0),S(1),S(2)", View::unflatten({8, 128, 512}, 2, {8, 64})),
             "S(0),S(1),S(2)");
   // (batch, seq, hidden) -> (batch * seq, hidden), as a linear layer does
-  EXPECT_EQ(viewed("[dp=2,cp=2] S(0),S(1)", View::flatten({8, 128, 512}, 0, 1)),
-            "S(0),SS(0,4)");
+  EXPECT_EQ(viewed("[dp=2,cp=2] S(0),S(1)", View::flatten({8, 128, 512}, 0, 1)), "S(0),SS(0,4)");
 }
 
 TEST(View, CutsOfBothFlattenedDimsAreKept) {
@@ -74,9 +72,10 @@ TEST(View, CrossingNamesAxisDimAndTheCheapestMove) {
   EXPECT_EQ(result.crossing->dim, 0);
   EXPECT_EQ(result.crossing->move_to.placements_text(), "S(1)");
   EXPECT_EQ(result.crossing->then.placements_text(), "S(2)");
-  EXPECT_EQ(result.crossing->why,
-            "[unflatten] (6,8) -> (2,3,8) crosses the cut of dimension 0 by axis 'a' (S(0)) in [a=4] "
-            "S(0); redistribute to S(1) first, the result is then S(2)");
+  EXPECT_EQ(
+      result.crossing->why,
+      "[unflatten] (6,8) -> (2,3,8) crosses the cut of dimension 0 by axis 'a' (S(0)) in [a=4] "
+      "S(0); redistribute to S(1) first, the result is then S(2)");
 }
 
 TEST(View, CrossingFallsBackToReplicate) {

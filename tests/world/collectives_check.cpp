@@ -14,17 +14,20 @@ namespace {
 using Lengths = std::vector<std::int64_t>;
 
 const std::vector<at::ScalarType> kAllTypes{
-    at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,     at::kChar,          at::kShort,
-    at::kInt,   at::kLong,   at::kByte, at::kBool,         at::kComplexFloat,  at::kComplexDouble,
-    at::kFloat8_e4m3fn};
+    at::kFloat,        at::kDouble,        at::kHalf,         at::kBFloat16, at::kChar,
+    at::kShort,        at::kInt,           at::kLong,         at::kByte,     at::kBool,
+    at::kComplexFloat, at::kComplexDouble, at::kFloat8_e4m3fn};
 
-/// What the ranks hold, stacked: small whole numbers, so that sums and products are exact in every dtype.
-at::Tensor values_of(const std::vector<std::int64_t>& ranks, at::ScalarType type, at::IntArrayRef shape) {
+/// What the ranks hold, stacked: small whole numbers, so that sums and products are exact in every
+/// dtype.
+at::Tensor values_of(const std::vector<std::int64_t>& ranks, at::ScalarType type,
+                     at::IntArrayRef shape) {
   std::vector<std::int64_t> stacked = shape.vec();
   stacked.insert(stacked.begin(), static_cast<std::int64_t>(ranks.size()));
   const at::Tensor count = at::arange(c10::multiply_integers(shape), at::kLong);
   const at::Tensor rank = at::tensor(ranks).view({-1, 1});
-  const at::Tensor real = (count * 7 + rank * 5 + count * rank % 4).remainder(3).sub(1).reshape(stacked);
+  const at::Tensor real =
+      (count * 7 + rank * 5 + count * rank % 4).remainder(3).sub(1).reshape(stacked);
   if (type == at::kBool) return real.ne(0);
   if (type == at::kByte) return real.add(1).to(type);
   if (!c10::isComplexType(type)) return real.to(type);
@@ -32,9 +35,12 @@ at::Tensor values_of(const std::vector<std::int64_t>& ranks, at::ScalarType type
   return at::complex(real.to(at::kDouble), imaginary.to(at::kDouble)).to(type);
 }
 
+const std::vector<at::ScalarType> kQuickTypes{at::kFloat, at::kBFloat16, at::kShort, at::kBool,
+                                              at::kComplexFloat};
+
 class Checker {
  public:
-  explicit Checker(World& world) : world_(world) {}
+  Checker(World& world, const std::vector<at::ScalarType>& types) : world_(world), types_(types) {}
 
   std::int64_t run() {
     comm(world_.everyone());
@@ -56,8 +62,8 @@ class Checker {
     group_.clear();
     const Mesh ranks = group_mesh(comm);
     for (std::int64_t i = 0; i < ranks.size(); ++i) group_.push_back(ranks.rank_at({i}));
-    for (const at::ScalarType type : kAllTypes) moves(comm, type);
-    for (const at::ScalarType type : kAllTypes) {
+    for (const at::ScalarType type : types_) moves(comm, type);
+    for (const at::ScalarType type : types_) {
       if (type != at::kFloat8_e4m3fn) reductions(comm, type);
     }
     views(comm);
@@ -101,7 +107,8 @@ class Checker {
         const Lengths lengths = even ? Lengths(n, 2) : uneven(comm.size());
         std::vector<at::Tensor> all = of_all(type, {3, 3, 3});
         for (std::size_t i = 0; i < n; ++i) all[i] = all[i].narrow(dim, 0, lengths[i]);
-        same("all_gather", all_gather(comm, all[me], dim, lengths, call).tensor(), at::cat(all, dim));
+        same("all_gather", all_gather(comm, all[me], dim, lengths, call).tensor(),
+             at::cat(all, dim));
         if (even) same("all_gather", all_gather(comm, all[me], dim).tensor(), at::cat(all, dim));
       }
     }
@@ -115,8 +122,8 @@ class Checker {
       std::vector<at::Tensor> all = of_all(type, {3, width, 2});
       for (std::size_t i = 0; i < n; ++i) all[i] = all[i].narrow(0, 0, rows[i]);
       const at::Tensor whole = at::cat(all, 0);
-      const std::int64_t start = std::accumulate(cols.begin(), cols.begin() + static_cast<std::ptrdiff_t>(me),
-                                                 std::int64_t{0});
+      const std::int64_t start = std::accumulate(
+          cols.begin(), cols.begin() + static_cast<std::ptrdiff_t>(me), std::int64_t{0});
       const at::Tensor expected = whole.narrow(1, start, cols[me]);
       same("all_to_all", all_to_all(comm, all[me], 1, 0, cols, rows, call).tensor(), expected);
       if (even) same("all_to_all", all_to_all(comm, all[me], 1, 0).tensor(), expected);
@@ -131,7 +138,8 @@ class Checker {
 
     Lengths to;  // a rotation, and for three ranks and more a swap that leaves others in place
     for (std::size_t i = 0; i < n; ++i) to.push_back(static_cast<std::int64_t>((i + 1) % n));
-    same("permute", permute(comm, of(me, type, {2, 3}), to).tensor(), of((me + n - 1) % n, type, {2, 3}));
+    same("permute", permute(comm, of(me, type, {2, 3}), to).tensor(),
+         of((me + n - 1) % n, type, {2, 3}));
     std::vector<std::vector<std::int64_t>> shapes;
     for (std::size_t i = 0; i < n; ++i) {
       to[i] = static_cast<std::int64_t>(i);
@@ -159,7 +167,8 @@ class Checker {
         refuses(comm, mine, how);
         continue;
       }
-      compare("all_reduce " + how.to_string(), all_reduce(comm, mine, how).tensor(), reduced(all, how), how);
+      compare("all_reduce " + how.to_string(), all_reduce(comm, mine, how).tensor(),
+              reduced(all, how), how);
       scatter(comm, type, how);
     }
   }
@@ -183,8 +192,8 @@ class Checker {
     }
   }
 
-  /// Lazily conjugated and negated views, non-contiguous and scalar inputs, NaNs, tensors that need a
-  /// gradient, and several collectives under way at once.
+  /// Lazily conjugated and negated views, non-contiguous and scalar inputs, NaNs, tensors that need
+  /// a gradient, and several collectives under way at once.
   void views(const Comm& comm) {
     const auto n = static_cast<std::size_t>(comm.size());
     const auto me = static_cast<std::size_t>(comm.index());
@@ -201,15 +210,18 @@ class Checker {
          at::scalar_tensor(static_cast<double>(n - 1), at::kDouble));
     const at::Tensor nan = at::full({2}, me == n - 1 ? std::nan("") : 1.0);
     for (const Reduction how : {Reduction::min, Reduction::max, Reduction::sum}) {
-      same("nan", all_reduce(comm, nan, Placement::partial(how)).tensor().isnan().all().item<bool>());
+      same("nan",
+           all_reduce(comm, nan, Placement::partial(how)).tensor().isnan().all().item<bool>());
     }
-    same("empty", all_reduce(comm, at::zeros({0, 3}), Placement::partial()).tensor(), at::zeros({0, 3}));
+    same("empty", all_reduce(comm, at::zeros({0, 3}), Placement::partial()).tensor(),
+         at::zeros({0, 3}));
 
     at::Tensor leaf = at::ones({3}).set_requires_grad(true);
     if (n > 1) same("no grad", !all_gather(comm, leaf, 0).tensor().requires_grad());
 
     std::vector<Pending> under_way;
-    for (int k = 0; k < 4; ++k) under_way.push_back(all_gather(comm, at::full({2}, k + 10 * int(me)), 0));
+    for (int k = 0; k < 4; ++k)
+      under_way.push_back(all_gather(comm, at::full({2}, k + 10 * int(me)), 0));
     for (int k = 3; k >= 0; --k) {
       same("async", under_way[static_cast<std::size_t>(k)].tensor()[0].item<std::int64_t>() == k);
     }
@@ -219,14 +231,19 @@ class Checker {
   static bool fits(const Placement& how, at::ScalarType type) {
     const bool integral = c10::isIntegralType(type, /*includeBool=*/true);
     switch (how.reduction()) {
-      case Reduction::avg: return !integral;
-      case Reduction::norm: return c10::isFloatingType(type);
+      case Reduction::avg:
+        return !integral;
+      case Reduction::norm:
+        return c10::isFloatingType(type);
       case Reduction::min:
-      case Reduction::max: return !c10::isComplexType(type);
+      case Reduction::max:
+        return !c10::isComplexType(type);
       case Reduction::bit_and:
       case Reduction::bit_or:
-      case Reduction::bit_xor: return integral;
-      default: return true;
+      case Reduction::bit_xor:
+        return integral;
+      default:
+        return true;
     }
   }
 
@@ -234,22 +251,33 @@ class Checker {
   static at::Tensor reduced(const at::Tensor& terms, const Placement& how) {
     const at::ScalarType type = terms.scalar_type();
     const bool real = c10::isFloatingType(type);
-    const at::Tensor wide = terms.to(c10::isComplexType(type) ? at::kComplexDouble : real ? at::kDouble : type);
+    const at::Tensor wide = terms.to(c10::isComplexType(type) ? at::kComplexDouble
+                                     : real                   ? at::kDouble
+                                                              : type);
     const auto bitwise = [&wide](auto op) {
       at::Tensor out = wide[0];
       for (std::int64_t i = 1; i < wide.size(0); ++i) out = op(out, wide[i]);
       return out;
     };
     switch (how.reduction()) {
-      case Reduction::sum: return (type == at::kBool ? wide.any(0) : wide.sum(0)).to(type);
-      case Reduction::avg: return wide.sum(0).div(static_cast<double>(wide.size(0))).to(type);
-      case Reduction::min: return wide.amin(0).to(type);
-      case Reduction::max: return wide.amax(0).to(type);
-      case Reduction::product: return (type == at::kBool ? wide.all(0) : wide.prod(0)).to(type);
-      case Reduction::norm: return wide.pow(how.norm_order()).sum(0).pow(1 / how.norm_order()).to(type);
-      case Reduction::bit_and: return bitwise([](auto a, auto b) { return at::bitwise_and(a, b); });
-      case Reduction::bit_or: return bitwise([](auto a, auto b) { return at::bitwise_or(a, b); });
-      case Reduction::bit_xor: return bitwise([](auto a, auto b) { return at::bitwise_xor(a, b); });
+      case Reduction::sum:
+        return (type == at::kBool ? wide.any(0) : wide.sum(0)).to(type);
+      case Reduction::avg:
+        return wide.sum(0).div(static_cast<double>(wide.size(0))).to(type);
+      case Reduction::min:
+        return wide.amin(0).to(type);
+      case Reduction::max:
+        return wide.amax(0).to(type);
+      case Reduction::product:
+        return (type == at::kBool ? wide.all(0) : wide.prod(0)).to(type);
+      case Reduction::norm:
+        return wide.pow(how.norm_order()).sum(0).pow(1 / how.norm_order()).to(type);
+      case Reduction::bit_and:
+        return bitwise([](auto a, auto b) { return at::bitwise_and(a, b); });
+      case Reduction::bit_or:
+        return bitwise([](auto a, auto b) { return at::bitwise_or(a, b); });
+      case Reduction::bit_xor:
+        return bitwise([](auto a, auto b) { return at::bitwise_xor(a, b); });
     }
     return {};
   }
@@ -271,14 +299,16 @@ class Checker {
                const Placement& how) {
     const bool rounds = how.reduction() == Reduction::avg || how.reduction() == Reduction::norm;
     if (!rounds) return same(what, got, expected);
-    const double unit = got.scalar_type() == at::kDouble || got.scalar_type() == at::kComplexDouble ? 0x1p-52
-                        : got.scalar_type() == at::kHalf                                            ? 0x1p-10
-                        : got.scalar_type() == at::kBFloat16                                        ? 0x1p-7
-                                                                                                    : 0x1p-23;
+    const double unit = got.scalar_type() == at::kDouble || got.scalar_type() == at::kComplexDouble
+                            ? 0x1p-52
+                        : got.scalar_type() == at::kHalf     ? 0x1p-10
+                        : got.scalar_type() == at::kBFloat16 ? 0x1p-7
+                                                             : 0x1p-23;
     ++checks_;
     const double terms = static_cast<double>(world_.size());  // roundings of a sum of powers
     if (got.sizes() != expected.sizes() || got.scalar_type() != expected.scalar_type() ||
-        !at::allclose(got, expected, unit * (2 + (how.reduction() == Reduction::norm ? terms : 0)), 0)) {
+        !at::allclose(got, expected, unit * (2 + (how.reduction() == Reduction::norm ? terms : 0)),
+                      0)) {
       wrong(what, got, expected);
     }
   }
@@ -299,7 +329,8 @@ class Checker {
     if (!holds) throw std::runtime_error(what + " does not hold");
   }
 
-  [[noreturn]] void wrong(const std::string& what, const at::Tensor& got, const at::Tensor& expected) const {
+  [[noreturn]] void wrong(const std::string& what, const at::Tensor& got,
+                          const at::Tensor& expected) const {
     std::ostringstream text;
     text << "rank " << world_.rank() << ": " << what << " of " << got.scalar_type() << " gave\n"
          << got << "\ninstead of\n"
@@ -308,12 +339,15 @@ class Checker {
   }
 
   World& world_;
+  const std::vector<at::ScalarType>& types_;
   std::vector<std::int64_t> group_;
   std::int64_t checks_ = 0;
 };
 
 }  // namespace
 
-std::int64_t check_collectives(World& world) { return Checker(world).run(); }
+std::int64_t check_collectives(World& world, bool quick) {
+  return Checker(world, quick ? kQuickTypes : kAllTypes).run();
+}
 
 }  // namespace intarsia::testing

@@ -45,7 +45,8 @@ TEST(InProcess, AnErrorOfOneRankEndsTheOthers) {
           try {
             all_reduce(world.everyone(), at::ones({2}), kSum).wait();
           } catch (const WorldError& error) {
-            EXPECT_NE(std::string(error.what()).find("rank 1 ended with an error"), std::string::npos);
+            EXPECT_NE(std::string(error.what()).find("rank 1 ended with an error"),
+                      std::string::npos);
             ++told;
             throw;
           }
@@ -58,7 +59,9 @@ TEST(InProcess, AnErrorOfOneRankEndsTheOthers) {
 TEST(InProcess, ADroppedCallIsNamedByTheOthers) {
   InProcessOptions options;
   options.timeout = std::chrono::milliseconds(100);
-  options.fault = [](const FaultPoint& at) { return Fault{.drop = at.rank == 2 && at.sequence == 1}; };
+  options.fault = [](const FaultPoint& at) {
+    return Fault{.drop = at.rank == 2 && at.sequence == 1};
+  };
   expect_error<WorldError>(
       [&] {
         run_in_process(
@@ -102,7 +105,8 @@ TEST(InProcess, ADelayChangesNothing) {
   options.fault = [](const FaultPoint& at) {
     return Fault{.delay = std::chrono::milliseconds(at.sequence % 3 == 0 ? at.rank : 0)};
   };
-  run_in_process(3, [](World& world) { testing::check_collectives(world); }, options);
+  run_in_process(
+      3, [](World& world) { testing::check_collectives(world); }, options);
 }
 
 TEST(InProcess, DifferentCallsAreNamed) {
@@ -122,7 +126,9 @@ TEST(InProcess, DifferentCallsAreNamed) {
 TEST(InProcess, AMissingMessageNamesItsSender) {
   InProcessOptions options;
   options.timeout = std::chrono::milliseconds(50);
-  options.fault = [](const FaultPoint& at) { return Fault{.drop = at.rank == 1 && at.kind == "send"}; };
+  options.fault = [](const FaultPoint& at) {
+    return Fault{.drop = at.rank == 1 && at.kind == "send"};
+  };
   expect_error<WorldError>(
       [&] {
         run_in_process(

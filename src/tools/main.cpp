@@ -1,0 +1,51 @@
+// The program `intarsia`. It needs no torch, so that it can tell what is wrong where torch is.
+#include <CLI/CLI.hpp>
+#include <array>
+#include <exception>
+#include <iostream>
+
+#include "tools/doctor.h"
+
+namespace {
+
+struct Command {
+  const char* name;
+  const char* summary;
+  /// Declares the arguments; returns what runs the command and gives the exit code.
+  std::function<int()> (*add)(CLI::App& command);
+};
+
+constexpr std::array kCommands{
+    Command{"doctor", "Check whether this machine can run Intarsia jobs, and say what to do if not",
+            intarsia::tools::add_doctor},
+};
+
+constexpr int kWrongArguments = 2;
+
+int run(int argc, char** argv) {
+  CLI::App app("Tools for Intarsia, distributed tensors for libtorch", "intarsia");
+  app.set_version_flag("--version", "intarsia " INTARSIA_VERSION, "Print the version and exit");
+  app.require_subcommand(1);
+  int exit_code = 0;
+  for (const Command& command : kCommands) {
+    CLI::App* subcommand = app.add_subcommand(command.name, command.summary);
+    subcommand->callback([&exit_code, run = command.add(*subcommand)] { exit_code = run(); });
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kWrongArguments;  // --help and --version come here as well
+  }
+  return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "intarsia: " << error.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,58 @@
+"""Installs the package, builds the README's example as a foreign CMake project, and runs it.
+
+    install_test.py BUILD_DIRECTORY
+
+Prints what each run said; exits with 0 only if all of it worked.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "launch"))
+import launch  # noqa: E402
+
+
+def run(*command, **options):
+    subprocess.run([str(c) for c in command], check=True, timeout=600, **options)
+
+
+def readme_example():
+    blocks = re.findall(r"^```cpp\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+    return next(b for b in blocks if "int main" in b)
+
+
+def main(build):
+    with tempfile.TemporaryDirectory() as temporary:
+        temporary = pathlib.Path(temporary)
+        prefix, project, foreign = (temporary / name for name in ("prefix", "project", "foreign"))
+        quiet = {"stdout": subprocess.DEVNULL}
+        run("cmake", "--install", build, "--prefix", prefix, **quiet)
+        project.mkdir()
+        (project / "CMakeLists.txt").write_text((HERE / "CMakeLists.txt").read_text())
+        (project / "first.cpp").write_text(readme_example())
+        run("cmake", "-G", "Ninja", "-S", project, "-B", foreign,
+            f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release", **quiet)  # fmt: skip
+        run("cmake", "--build", foreign, **quiet)
+        program = str(foreign / "first")
+
+        alone = subprocess.run([program], check=True, timeout=60, capture_output=True, text=True)
+        print(alone.stdout, end="")
+        assert "rank 0 of 1" in alone.stdout, alone.stdout
+        for launcher in ("plain", "torchrun"):
+            result = launch.run(launcher, 3, [program], env={"OMP_NUM_THREADS": "1"})
+            print(f"{launcher}:\n{result.stdout}", end="")
+            assert result.returncode == 0, result.stderr
+            for rank in range(3):
+                assert f"rank {rank} of 3" in result.stdout, result.stdout
+    print("the foreign project was built and ran: alone, plainly and under torchrun")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main(pathlib.Path(sys.argv[1]).resolve())

@@ -1,0 +1,21 @@
+# Compiles every header on its own: one source file each that includes nothing else.
+
+file(GLOB_RECURSE headers RELATIVE ${PROJECT_SOURCE_DIR}
+     ${PROJECT_SOURCE_DIR}/include/*.h ${PROJECT_SOURCE_DIR}/src/*.h)
+list(FILTER headers EXCLUDE REGEX "gloo_declarations|src/pch.h|src/tools/")
+set(alone)
+foreach(header IN LISTS headers)
+  file(READ ${PROJECT_SOURCE_DIR}/${header} text)
+  if(NOT INTARSIA_TORCH AND (header MATCHES "src/world|intarsia/intarsia.h" OR text MATCHES "(ATen|c10|torch)/|world.h"))
+    continue()
+  endif()
+  string(REGEX REPLACE "[/.]" "_" name ${header})
+  string(REGEX REPLACE "^(include|src)/" "" include ${header})
+  file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/headers/${name}.cpp CONTENT "#include \"${include}\"\n")
+  list(APPEND alone ${CMAKE_CURRENT_BINARY_DIR}/headers/${name}.cpp)
+endforeach()
+add_library(headers_alone OBJECT ${alone})
+target_link_libraries(headers_alone PRIVATE intarsia_flags)
+if(INTARSIA_TORCH)
+  target_link_libraries(headers_alone PRIVATE torch)
+endif()
