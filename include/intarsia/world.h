@@ -135,8 +135,10 @@ class World {
   /// Shared by all processes of the world; null once it is closed.
   const c10::intrusive_ptr<c10d::Store>& store() const { return parts_.store; }
   std::chrono::milliseconds timeout() const { return parts_.timeout; }
-  Ledger& ledger() { return ledger_; }
-  const Ledger& ledger() const { return ledger_; }
+  Ledger& ledger() { return *ledger_; }
+  const Ledger& ledger() const { return *ledger_; }
+  /// It outlives the world as long as results under way may have to quote it.
+  std::shared_ptr<const Ledger> shared_ledger() const { return ledger_; }
 
   /// The groups along the named axes of a mesh, fused into one when there are several: the first
   /// varies slowest. Communicates nothing. REQUIRES: the mesh holds only ranks of this world.
@@ -156,7 +158,7 @@ class World {
   std::shared_ptr<Comm::Slot> slot_for(const Mesh& group, std::int64_t member, Member& place);
 
   WorldParts parts_;
-  Ledger ledger_;
+  std::shared_ptr<Ledger> ledger_;
   struct Groups;
   std::unique_ptr<Groups> groups_;
 };

@@ -163,6 +163,16 @@ void check_axes(std::string_view where, const std::vector<Axis>& axes) {
   }
 }
 
+void check_strides(std::string_view where, const StridedAxis& axis) {
+  for (const Stride& s : axis.strides) {
+    const bool walks = s.size == 1 || (s.size > 1 && s.step != 0);
+    const std::int64_t longest = s.size > 1 ? kMostRanks / (s.size - 1) : kMostRanks;
+    if (walks && s.step >= -longest && s.step <= longest) continue;
+    fail<ValueError>(where, "axis '", axis.name, "' has the stride ", s.size, ':', s.step,
+                     "; a size is at least 1, a step is not 0, and no rank is beyond 2^40");
+  }
+}
+
 std::int64_t checked_size(std::string_view where, const std::vector<Axis>& axes) {
   std::int64_t size = 1;
   for (const Axis& a : axes) {
@@ -210,14 +220,13 @@ Mesh Mesh::build(std::string_view where, std::vector<StridedAxis> axes, std::int
   auto data = std::make_shared<Data>();
   data->base = base;
   data->lowest = base;
+  for (StridedAxis& axis : axes) {
+    check_strides(where, axis);
+    data->axes.push_back({std::move(axis.name), walk_size(axis.strides)});
+  }
+  check_axes(where, data->axes);
+  data->size = checked_size(where, data->axes);
   for (std::size_t i = 0; i < axes.size(); ++i) {
-    for (const Stride& s : axes[i].strides) {
-      if (s.size < 1 || (s.size > 1 && s.step == 0) || std::abs(s.step) > kMostRanks) {
-        fail<ValueError>(where, "axis '", axes[i].name, "' has the stride ", s.size, ':', s.step,
-                         "; a size is at least 1 and a step is not 0 and at most 2^40");
-      }
-    }
-    data->axes.push_back({std::move(axes[i].name), walk_size(axes[i].strides)});
     data->strides.push_back(canonical(axes[i].strides));
     std::int64_t weight = 1;
     for (auto s = data->strides.back().rbegin(); s != data->strides.back().rend(); ++s) {
@@ -226,8 +235,6 @@ Mesh Mesh::build(std::string_view where, std::vector<StridedAxis> axes, std::int
       weight *= s->size;
     }
   }
-  check_axes(where, data->axes);
-  data->size = checked_size(where, data->axes);
   if (data->lowest < 0) {
     fail<ValueError>(where, "the mesh would hold rank ", data->lowest, "; ranks start at 0");
   }
@@ -239,9 +246,6 @@ Mesh Mesh::build(std::string_view where, std::vector<StridedAxis> axes, std::int
       fail<ValueError>(where, "axis '", data->axes[d->axis].name, "' steps by ", d->step,
                        ", but shorter steps already reach ", reach,
                        " ranks; steps must nest, or list the ranks with Mesh::of_ranks");
-    }
-    if (d->size - 1 > kMostRanks / d->step) {
-      fail<ValueError>(where, "axis '", data->axes[d->axis].name, "' reaches beyond rank 2^40");
     }
     reach += d->step * (d->size - 1);
   }

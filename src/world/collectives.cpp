@@ -16,7 +16,6 @@ namespace intarsia {
 
 struct Pending::State {
   std::string_view what;
-  std::string group;
   Works works;
   std::vector<at::Tensor> buffers;  // alive until the works are done
   std::function<std::vector<at::Tensor>()> finish;
@@ -35,11 +34,10 @@ Pending ready(Tensors result) {
   return Pending(std::move(state));
 }
 
-Pending pending(std::string_view what, const Comm& comm, Works works, Tensors buffers,
+Pending pending(std::string_view what, Works works, Tensors buffers,
                 std::function<Tensors()> finish) {
   auto state = std::make_unique<Pending::State>();
   state->what = what;
-  state->group = comm.name();
   state->works = std::move(works);
   state->buffers = std::move(buffers);
   state->finish = std::move(finish);
@@ -297,7 +295,7 @@ Pending& Pending::operator=(Pending&& other) noexcept {
 Pending::~Pending() {
   if (!state_) return;
   try {
-    wait_for(state_->works, state_->what, state_->group);
+    wait_for(state_->works, state_->what);
   } catch (const std::exception&) {
     // Nobody asked for the result. The group is unusable now, which its next call reports.
   }
@@ -310,7 +308,7 @@ const std::vector<at::Tensor>& Pending::wait() {
     const auto finish = std::exchange(s.finish, nullptr);
     const Works works = std::exchange(s.works, {});
     try {
-      wait_for(works, s.what, s.group);
+      wait_for(works, s.what);
       s.result = finish();
     } catch (...) {
       s.error = std::current_exception();
@@ -331,7 +329,7 @@ at::Tensor Pending::tensor() {
 }
 
 bool Pending::done() const {
-  return std::all_of(state_->works.begin(), state_->works.end(),
+  return std::all_of(state_->works.list.begin(), state_->works.list.end(),
                      [](const auto& work) { return work->isCompleted(); });
 }
 
@@ -391,7 +389,7 @@ Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
   Works works = wire.all_gather(bytes(out), bytes(in), {in[0].scalar_type(), call, where});
   Tensors buffers = in;
   buffers.insert(buffers.end(), out.begin(), out.end());
-  return pending(what, comm, std::move(works), std::move(buffers), finish);
+  return pending(what, std::move(works), std::move(buffers), finish);
 }
 
 Pending all_reduce(const Comm& comm, at::TensorList terms, const Placement& how, const Call& call,
@@ -427,7 +425,7 @@ Pending all_reduce(const Comm& comm, at::TensorList terms, const Placement& how,
       }
       return out;
     };
-    return pending(what, comm, std::move(works), reals, finish);
+    return pending(what, std::move(works), reals, finish);
   }
 
   // Each rank combines one chunk of the flat terms, and all gather the chunks. The first half is
@@ -438,7 +436,7 @@ Pending all_reduce(const Comm& comm, at::TensorList terms, const Placement& how,
   std::vector<Parts> parts;
   for (const at::Tensor& t : buffers) parts.push_back({t.contiguous().view(-1), lengths});
   const ScatteredTerms s = scatter_terms(comm, wire, parts, how, {type, call, where});
-  wait_for(s.works, what, comm.name());
+  wait_for(s.works, what);
   Tensors chunks = s.combine();
   for (at::Tensor& t : chunks) t = from_terms(t, how, n, type);
   Pending gathered = all_gather(comm, chunks, 0, lengths, call, where);
@@ -502,7 +500,7 @@ Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim,
       return shaped(std::move(values));
     };
     in.insert(in.end(), out.begin(), out.end());
-    return pending(what, comm, std::move(works), std::move(in), finish);
+    return pending(what, std::move(works), std::move(in), finish);
   }
   ScatteredTerms s = scatter_terms(comm, wire, parts, how, {type, call, where});
   const auto finish = [combine = s.combine, shaped, how, n, type] {
@@ -510,7 +508,7 @@ Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim,
     for (at::Tensor& t : values) t = from_terms(t, how, n, type);
     return shaped(std::move(values));
   };
-  return pending(what, comm, std::move(s.works), std::move(s.buffers), finish);
+  return pending(what, std::move(s.works), std::move(s.buffers), finish);
 }
 
 Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim,
@@ -571,7 +569,7 @@ Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim
     return joined;
   };
   in.insert(in.end(), out.begin(), out.end());
-  return pending(what, comm, std::move(works), std::move(in), finish);
+  return pending(what, std::move(works), std::move(in), finish);
 }
 
 Pending broadcast(const Comm& comm, at::TensorList tensors, std::int64_t root, const Call& call,
@@ -591,7 +589,7 @@ Pending broadcast(const Comm& comm, at::TensorList tensors, std::int64_t root, c
   if (buffers[0].numel() == 0) return ready(std::move(buffers));
   Works works = CommAccess::wire(comm).broadcast(bytes(buffers), root,
                                                  {buffers[0].scalar_type(), call, where});
-  return pending(what, comm, std::move(works), buffers, [buffers] { return buffers; });
+  return pending(what, std::move(works), buffers, [buffers] { return buffers; });
 }
 
 Pending permute(const Comm& comm, at::TensorList pieces, std::span<const std::int64_t> to,
@@ -626,12 +624,12 @@ Pending permute(const Comm& comm, at::TensorList pieces, std::span<const std::in
   Works works = CommAccess::wire(comm).permute(bytes(out), bytes(in), target,
                                                {in[0].scalar_type(), call, where});
   in.insert(in.end(), out.begin(), out.end());
-  return pending(what, comm, std::move(works), std::move(in), [out] { return out; });
+  return pending(what, std::move(works), std::move(in), [out] { return out; });
 }
 
 void barrier(const Comm& comm, const Call& call, Where where) {
   if (comm.members().empty() || comm.size() == 1) return;
-  wait_for(CommAccess::wire(comm).barrier({at::kByte, call, where}), "barrier", comm.name());
+  wait_for(CommAccess::wire(comm).barrier({at::kByte, call, where}), "barrier");
 }
 
 }  // namespace intarsia

@@ -44,8 +44,9 @@ class C10dWire final : public Wire {
            World& world)
       : backend_(std::move(backend)),
         kind_(backend_->getBackendName()),
-        name_(std::move(name)),
         ledger_(world.ledger()),
+        context_(
+            std::make_shared<WireContext>(WireContext{std::move(name), world.shared_ledger()})),
         group_(ledger_group),
         device_(world.device()),
         timeout_(world.timeout()) {}
@@ -106,12 +107,12 @@ class C10dWire final : public Wire {
     const std::int64_t target = to[static_cast<std::size_t>(me)];
     if (target == me) {
       at::Tensor(out[0]).copy_(in[0]);
-      return {};
+      return {{}, context_};
     }
     const auto from = static_cast<int>(std::find(to.begin(), to.end(), me) - to.begin());
     std::vector<at::Tensor> sent{in[0]};
     std::vector<at::Tensor> received{out[0]};
-    Works works;
+    Works works{{}, context_};
     // Both sides know the sizes, so nothing needs no message.
     if (received[0].numel() > 0) {
       works = start(CallKind::recv, received[0], site,
@@ -121,7 +122,7 @@ class C10dWire final : public Wire {
       const Works sends = start(CallKind::send, sent[0], site, [&] {
         return backend_->send(sent, static_cast<int>(target), kPermuteTag);
       });
-      works.insert(works.end(), sends.begin(), sends.end());
+      works.list.insert(works.list.end(), sends.list.begin(), sends.list.end());
     }
     return works;
   }
@@ -179,17 +180,17 @@ class C10dWire final : public Wire {
     ledger_.record(group_, kind, site.dtype, data ? static_cast<std::int64_t>(payload.nbytes()) : 0,
                    site.call, site.where);
     try {
-      return {backend_call()};
+      return {{backend_call()}, context_};
     } catch (const std::exception& error) {
-      fail<WorldError>(to_text(kind), "rank ", backend_->getRank(), " of group ", name_, " (",
-                       kind_, ") could not start: ", text_of(error));
+      fail<WorldError>(to_text(kind), "rank ", backend_->getRank(), " of group ", context_->group,
+                       " (", kind_, ") could not start: ", text_of(error));
     }
   }
 
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::string kind_;
-  std::string name_;
   Ledger& ledger_;
+  std::shared_ptr<const WireContext> context_;
   std::uint32_t group_;
   at::Device device_;
   std::chrono::milliseconds timeout_;
@@ -207,12 +208,15 @@ std::string_view text_of(const std::exception& error) {
   return ours != nullptr ? ours->what_without_backtrace() : error.what();
 }
 
-void wait_for(const Works& works, std::string_view what, std::string_view group) {
-  for (const auto& work : works) {
+void wait_for(const Works& works, std::string_view what) {
+  constexpr std::size_t kLastCalls = 8;
+  for (const auto& work : works.list) {
     try {
       work->wait();
     } catch (const std::exception& error) {
-      fail<WorldError>(what, "over group ", group, " did not finish: ", text_of(error));
+      fail<WorldError>(what, "over group ", works.context->group,
+                       " did not finish: ", text_of(error), "\nthe last calls of this rank:\n",
+                       works.context->ledger->dump(kLastCalls));
     }
   }
 }

@@ -23,7 +23,17 @@ struct CallSite {
   const std::source_location& where;
 };
 
-using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+/// What an error needs to say which group failed, and what its rank did before.
+struct WireContext {
+  std::string group;
+  std::shared_ptr<const Ledger> ledger;
+};
+
+/// Calls of the backend that are under way.
+struct Works {
+  std::vector<c10::intrusive_ptr<c10d::Work>> list;
+  std::shared_ptr<const WireContext> context;
+};
 using Counts = std::vector<std::int64_t>;
 
 /// Exchanges flat, contiguous buffers among the ranks of one group, for all ranks hosted here: each
@@ -67,7 +77,8 @@ struct CommAccess {
 /// What an error says, without the C++ backtrace that c10's errors carry.
 std::string_view text_of(const std::exception& error);
 
-/// Waits, and turns a failure into a WorldError that names the collective and the group.
-void wait_for(const Works& works, std::string_view what, std::string_view group);
+/// Waits, and turns a failure into a WorldError that names the collective and the group, with the
+/// last calls that this rank made.
+void wait_for(const Works& works, std::string_view what);
 
 }  // namespace intarsia

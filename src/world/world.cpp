@@ -220,7 +220,7 @@ c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& r, std::chrono::milliseco
 
 World::World(WorldParts parts)
     : parts_(std::move(parts)),
-      ledger_(parts_.ledger_entries),
+      ledger_(std::make_shared<Ledger>(parts_.ledger_entries)),
       groups_(std::make_unique<Groups>()) {
   LiveWorlds::instance().add(this);
 }
@@ -328,7 +328,7 @@ std::shared_ptr<Comm::Slot> World::slot_for(const Mesh& group, std::int64_t memb
   if (!slot) {
     slot = std::shared_ptr<Comm::Slot>(new Comm::Slot{*this, parts_.make_backend, group.orphan(),
                                                       name, static_cast<int>(place.index),
-                                                      ledger_.add_group(name)});
+                                                      ledger_->add_group(name)});
     groups_->in_order.push_back(slot);
   }
   return slot;

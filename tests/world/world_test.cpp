@@ -183,7 +183,8 @@ TEST(Collectives, AFailureIsThrownAgain) {
         if (world.rank() == 1) return;
         Pending p = all_gather(world.everyone(), at::ones({2}), 0);
         for (int i = 0; i < 2; ++i) {
-          expect_error<WorldError>([&] { p.wait(); }, {"[all_gather] over group [g=2]", "rank 1"});
+          expect_error<WorldError>([&] { p.wait(); }, {"[all_gather] over group [g=2]", "rank 1",
+                                                       "#0 all_gather over [g=2] Float 8 B"});
         }
       },
       options);
