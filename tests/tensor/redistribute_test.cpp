@@ -1,0 +1,156 @@
+#include "intarsia/redistribute.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <iostream>
+
+#include "error_text.h"
+#include "intarsia/boxes.h"
+#include "intarsia/collectives.h"
+#include "intarsia/error.h"
+#include "intarsia/in_process.h"
+#include "layout/all_layouts.h"
+
+namespace intarsia {
+namespace {
+
+using testing::expect_error;
+
+/// The terms of a partial tensor that differ on every rank and combine to `full`: whole numbers, so
+/// that sums are exact. What is not partial is the same on all ranks of the group.
+at::Tensor term(const at::Tensor& full, const Layout& layout, const Coordinate& at) {
+  at::Tensor out = cut_piece(full, layout, at).clone();
+  for (std::size_t a = 0; a < at.size(); ++a) {
+    if (layout.placement(a) != Placement::partial()) continue;
+    // Along the axis, noise that adds up to nothing: +1 to +n-1 on later ranks, the rest taken from
+    // the first.
+    const std::int64_t n = layout.mesh().size(a);
+    const std::int64_t noise = at[a] == 0 ? -(n * (n - 1) / 2) : at[a];
+    std::int64_t others = 1;  // nested partial axes: noise only where the others are at 0
+    for (std::size_t b = 0; b < at.size(); ++b) {
+      if (b != a && layout.placement(b).is_partial() && at[b] != 0) others = 0;
+    }
+    out = out + noise * others;
+  }
+  return out;
+}
+
+struct Tally {
+  std::atomic<int> pairs = 0;
+};
+
+void check_pairs(World& world, const Mesh& mesh, const at::Tensor& full,
+                 const std::vector<Layout>& from, const std::vector<Layout>& to, Tally& tally) {
+  const auto at = mesh.coordinate_of(world.rank());
+  const std::vector<std::int64_t> shape = full.sizes().vec();
+  for (const Layout& source : from) {
+    for (const Layout& target : to) {
+      const auto plan = make_plan(source, target);
+      ASSERT_TRUE(plan);
+      std::vector<at::Tensor> pieces;
+      if (at) pieces.push_back(term(full, source, *at));
+      auto moved = redistribute_pieces(world, pieces, shape, *plan);
+      if (!at) {
+        ASSERT_TRUE(moved.empty());
+        continue;
+      }
+      // What is partial afterwards is compared by its value.
+      const auto reduce = make_plan(target, [&] {
+        Layout open = target;
+        for (std::size_t a = 0; a < mesh.axes(); ++a) {
+          if (open.placement(a).is_partial()) open = open.with(a, Placement::replicate());
+        }
+        return open;
+      }());
+      moved = redistribute_pieces(world, moved, shape, *reduce);
+      const at::Tensor expected = cut_piece(full, reduce->to, *at);
+      ASSERT_EQ(moved[0].sizes(), expected.sizes()) << plan->to_string();
+      ASSERT_TRUE(at::equal(moved[0], expected)) << plan->to_string() << "\n"
+                                                 << moved[0] << expected;
+      ++tally.pairs;
+    }
+  }
+}
+
+TEST(Redistribute, AllPairsOfSmallLayouts) {
+  const auto choices = testing::placements({"R", "S(0)", "S(1)", "SS(1,2)", "P(sum)"});
+  Tally tally;
+  for (const char* text : {"[a=2,b=2]", "[a=3,b=2]", "[a=3]+1"}) {
+    const Mesh mesh = Mesh::parse(text);
+    const auto layouts = testing::all_layouts(mesh, choices);
+    run_in_process(static_cast<int>(mesh.highest()) + 1, [&](World& world) {
+      for (const auto& shape : {std::vector<std::int64_t>{5, 7}, {4, 6}, {1, 3}}) {
+        const at::Tensor full = at::arange(c10::multiply_integers(shape), at::kLong).reshape(shape);
+        check_pairs(world, mesh, full, layouts, layouts, tally);
+      }
+    });
+  }
+  std::cout << tally.pairs << " redistributions compared\n";
+}
+
+TEST(Redistribute, ThreeAxesInEveryOrder) {
+  const Mesh mesh = Mesh::parse("[a=2,b=2,c=2]");
+  const auto from = testing::all_layouts(mesh, testing::placements({"S(0)", "P(sum)"}));
+  const auto to = testing::all_layouts(mesh, testing::placements({"R", "S(0)", "S(1)"}));
+  Tally tally;
+  run_in_process(8, [&](World& world) {
+    check_pairs(world, mesh, at::arange(77, at::kLong).reshape({11, 7}), from, to, tally);
+  });
+  std::cout << tally.pairs << " redistributions compared\n";
+}
+
+TEST(Redistribute, OtherReductionsAndDtypes) {
+  const Mesh mesh = Mesh::parse("[a=3]");
+  run_in_process(3, [&](World& world) {
+    for (const char* kind : {"P(avg)", "P(min)", "P(max)", "P(prod)", "P(norm:2)"}) {
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        const at::Tensor full = at::arange(1, 11, at::kFloat).to(type);
+        const Layout partial = Layout::parse(kind, mesh);
+        const auto plan = make_plan(Layout::replicated(mesh), partial);
+        const auto back = make_plan(partial, Layout::parse("S(0)", mesh));
+        const Coordinate shape{10};
+        const auto made = redistribute_pieces(world, full, shape, *plan);
+        const auto got = redistribute_pieces(world, made, shape, *back);
+        const at::Tensor expected = cut_piece(full, back->to, {world.rank()});
+        EXPECT_TRUE(at::allclose(got[0].to(at::kFloat), expected.to(at::kFloat), 1e-6, 0))
+            << kind << got[0];
+        EXPECT_EQ(got[0].scalar_type(), type);
+      }
+    }
+  });
+}
+
+TEST(Redistribute, CommunicatesOnceForEachStepThatSaysSo) {
+  const Mesh mesh = Mesh::parse("[a=2,b=2]");
+  run_in_process(4, [&](World& world) {
+    const auto plan = make_plan(Layout::parse("S(0),R", mesh), Layout::parse("R,S(1)", mesh));
+    const at::Tensor full = at::arange(24).reshape({4, 6});
+    const auto at = *mesh.coordinate_of(world.rank());
+    redistribute_pieces(world, cut_piece(full, plan->from, at), Coordinate{4, 6}, *plan,
+                        {.tensor = "x"});
+    EXPECT_EQ(plan->collectives(), 1U);
+    EXPECT_EQ(world.ledger().totals().calls, 1U);
+    EXPECT_EQ(world.ledger().totals(CallKind::all_gather).bytes, 2U * 3U * 8U);
+    EXPECT_EQ(world.ledger().entries()[0].tensor, "x");
+  });
+}
+
+TEST(Redistribute, RefusalsNameTheValues) {
+  const auto world = World::connect(Rendezvous{});
+  const Mesh mesh = Mesh::parse("[a=1]");
+  const auto plan = make_plan(Layout::parse("S(0)", mesh), Layout::parse("R", mesh));
+  expect_error<ValueError>(
+      [&] { redistribute_pieces(*world, at::ones({3}), Coordinate{4}, *plan); },
+      {"rank 0", "(3)", "[a=1] S(0)", "(4)"});
+  expect_error<ValueError>(
+      [&] { redistribute_pieces(*world, at::TensorList(), Coordinate{4}, *plan); },
+      {"hosts 1 ranks", "0 pieces"});
+  expect_error<ValueError>(
+      [&] { redistribute_pieces(*world, at::ones({}), std::span<const std::int64_t>(), *plan); },
+      {"dimension 0", "0 dimensions"});
+}
+
+}  // namespace
+}  // namespace intarsia
