@@ -39,8 +39,10 @@ class Reader {
 
   std::string need(const std::string& name, std::string_view hint) const {
     if (auto value = environment_(name)) return *value;
-    fail<ValueError>(kWhere, name, " is not set, although ", to_text(launcher_),
-                     " started this process; ", hint);
+    const std::string although = launcher_ == Launcher::plain
+                                     ? concat(environment_("RANK") ? "RANK" : "WORLD_SIZE", " is")
+                                     : concat(to_text(launcher_), " started this process");
+    fail<ValueError>(kWhere, name, " is not set, although ", although, "; ", hint);
   }
 
   int need_number(const std::string& name, std::string_view hint) const {

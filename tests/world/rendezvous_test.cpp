@@ -137,7 +137,7 @@ TEST(Rendezvous, EveryMissingVariableIsNamed) {
   for (const char* name : {"WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
     refuse(but(kPlain, name), {std::string(name) + " is not set", "RANK, WORLD_SIZE"});
   }
-  refuse({{"WORLD_SIZE", "4"}}, {"RANK is not set"});
+  refuse({{"WORLD_SIZE", "4"}}, {"RANK is not set, although WORLD_SIZE is"});
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
     refuse(but(kTorchrun, name), {std::string(name) + " is not set", "torchrun"});
   }
