@@ -3,46 +3,20 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "layout/chunk.h"
-#include "world/dtype.h"
+#include "world/pending.h"
+#include "world/reductions.h"
 #include "world/wire.h"
 
 namespace intarsia {
 
-struct Pending::State {
-  std::string_view what;
-  Works works;
-  std::vector<at::Tensor> buffers;  // alive until the works are done
-  std::function<std::vector<at::Tensor>()> finish;
-  std::vector<at::Tensor> result;
-  std::exception_ptr error;
-};
-
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-
-/// A result that needed no communication.
-Pending ready(Tensors result) {
-  auto state = std::make_unique<Pending::State>();
-  state->result = std::move(result);
-  return Pending(std::move(state));
-}
-
-Pending pending(std::string_view what, Works works, Tensors buffers,
-                std::function<Tensors()> finish) {
-  auto state = std::make_unique<Pending::State>();
-  state->what = what;
-  state->works = std::move(works);
-  state->buffers = std::move(buffers);
-  state->finish = std::move(finish);
-  return Pending(std::move(state));
-}
 
 /// The inputs, outside autograd: what a group of one gives back.
 Tensors detached(at::TensorList list) {
@@ -148,92 +122,7 @@ Works exchange(Wire& wire, const Tensors& out, const Tensors& in,
   return wire.all_to_all(bytes(out), bytes(in), out_bytes, in_bytes, site);
 }
 
-// ---- reductions ---------------------------------------------------------------------------------
-
-/// The dtype in which terms are combined: wide enough that adding halves does not lose what they
-/// hold.
-at::ScalarType accumulator(at::ScalarType type) {
-  switch (type) {
-    case at::kHalf:
-    case at::kBFloat16:
-    case at::kFloat8_e4m3fn:
-    case at::kFloat8_e5m2:
-      return at::kFloat;
-    case at::kComplexHalf:
-      return at::kComplexFloat;
-    default:
-      return type;
-  }
-}
-
-void check_reduction(std::string_view where, const Placement& how, at::ScalarType type) {
-  if (!how.is_partial()) {
-    fail<ValueError>(where, how, " is no reduction; use a partial placement such as P(sum)");
-  }
-  if (type == at::kUInt16 || type == at::kUInt32 || type == at::kUInt64) {
-    fail<UnsupportedError>(where, "ATen cannot reduce ", to_text(*dtype_of(type)),
-                           "; convert the tensor to a signed type first");
-  }
-  const auto dtype = dtype_of(type);
-  if (dtype && is_exact(how.reduction(), *dtype)) return;
-  fail<ValueError>(
-      where, how, " of ", dtype ? to_text(*dtype) : c10::toString(type), " has no exact value; ",
-      how.reduction() == Reduction::avg ? "use P(sum) and divide" : "convert the tensor first");
-}
-
-/// Terms as they are combined: for a norm of order p, |x|^p.
-at::Tensor to_term(const at::Tensor& x, const Placement& how) {
-  if (how.reduction() != Reduction::norm) return x;
-  return x.to(accumulator(x.scalar_type())).abs().pow(how.norm_order());
-}
-
-/// The value of combined terms, in the dtype of the input.
-at::Tensor from_terms(at::Tensor combined, const Placement& how, std::int64_t n,
-                      at::ScalarType type) {
-  if (how.reduction() == Reduction::norm) combined = combined.pow(1 / how.norm_order());
-  if (how.reduction() == Reduction::avg) combined = combined.div(n);
-  return combined.to(type);
-}
-
-/// Combines the rows of `terms`, in their order.
-at::Tensor combine(const at::Tensor& terms, const Placement& how) {
-  at::Tensor out =
-      terms[0].to(accumulator(terms.scalar_type()), /*non_blocking=*/false, /*copy=*/true);
-  for (std::int64_t i = 1; i < terms.size(0); ++i) {
-    const at::Tensor next = terms[i].to(out.scalar_type());
-    switch (how.reduction()) {
-      case Reduction::sum:
-      case Reduction::avg:
-      case Reduction::norm:
-        out.add_(next);
-        break;
-      case Reduction::min:
-        at::minimum_out(out, out, next);
-        break;
-      case Reduction::max:
-        at::maximum_out(out, out, next);
-        break;
-      case Reduction::product:
-        out.mul_(next);
-        break;
-      case Reduction::bit_and:
-        out.bitwise_and_(next);
-        break;
-      case Reduction::bit_or:
-        out.bitwise_or_(next);
-        break;
-      case Reduction::bit_xor:
-        out.bitwise_xor_(next);
-        break;
-    }
-  }
-  return out;
-}
-
-/// A sum can be left to the backend as a sum of reals.
-bool is_linear(const Placement& how) {
-  return how.reduction() == Reduction::sum || how.reduction() == Reduction::avg;
-}
+// ---- reductions ------------------------------------------------------------------------------
 
 at::Tensor as_real(const at::Tensor& t) { return t.is_complex() ? at::view_as_real(t) : t; }
 
@@ -281,57 +170,6 @@ ScatteredTerms scatter_terms(const Comm& comm, Wire& wire, const std::vector<Par
 }
 
 }  // namespace
-
-// ---- Pending ------------------------------------------------------------------------------------
-
-Pending::Pending(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Pending::Pending(Pending&&) noexcept = default;
-
-Pending& Pending::operator=(Pending&& other) noexcept {
-  std::swap(state_, other.state_);
-  return *this;
-}
-
-Pending::~Pending() {
-  if (!state_) return;
-  try {
-    wait_for(state_->works, state_->what);
-  } catch (const std::exception&) {
-    // Nobody asked for the result. The group is unusable now, which its next call reports.
-  }
-}
-
-const std::vector<at::Tensor>& Pending::wait() {
-  State& s = *state_;
-  if (s.error) std::rethrow_exception(s.error);
-  if (s.finish) {
-    const auto finish = std::exchange(s.finish, nullptr);
-    const Works works = std::exchange(s.works, {});
-    try {
-      wait_for(works, s.what);
-      s.result = finish();
-    } catch (...) {
-      s.error = std::current_exception();
-    }
-    s.buffers.clear();
-    if (s.error) std::rethrow_exception(s.error);
-  }
-  return s.result;
-}
-
-at::Tensor Pending::tensor() {
-  const Tensors& all = wait();
-  if (all.size() != 1) {
-    fail<ValueError>("Pending::tensor", "there are ", all.size(),
-                     " results, one for each member in this process; use wait()");
-  }
-  return all[0];
-}
-
-bool Pending::done() const {
-  return std::all_of(state_->works.list.begin(), state_->works.list.end(),
-                     [](const auto& work) { return work->isCompleted(); });
-}
 
 // ---- collectives --------------------------------------------------------------------------------
 

@@ -1,0 +1,91 @@
+#include "world/reductions.h"
+
+#include <ATen/ATen.h>
+
+#include "base/text.h"
+#include "intarsia/error.h"
+#include "world/dtype.h"
+
+namespace intarsia {
+namespace {
+
+/// The dtype in which terms are combined: wide enough that adding halves does not lose what they
+/// hold.
+at::ScalarType accumulator(at::ScalarType type) {
+  switch (type) {
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kFloat8_e4m3fn:
+    case at::kFloat8_e5m2:
+      return at::kFloat;
+    case at::kComplexHalf:
+      return at::kComplexFloat;
+    default:
+      return type;
+  }
+}
+
+}  // namespace
+
+void check_reduction(std::string_view where, const Placement& how, at::ScalarType type) {
+  if (!how.is_partial()) {
+    fail<ValueError>(where, how, " is no reduction; use a partial placement such as P(sum)");
+  }
+  if (type == at::kUInt16 || type == at::kUInt32 || type == at::kUInt64) {
+    fail<UnsupportedError>(where, "ATen cannot reduce ", to_text(*dtype_of(type)),
+                           "; convert the tensor to a signed type first");
+  }
+  const auto dtype = dtype_of(type);
+  if (dtype && is_exact(how.reduction(), *dtype)) return;
+  fail<ValueError>(
+      where, how, " of ", dtype ? to_text(*dtype) : c10::toString(type), " has no exact value; ",
+      how.reduction() == Reduction::avg ? "use P(sum) and divide" : "convert the tensor first");
+}
+
+at::Tensor to_term(const at::Tensor& x, const Placement& how) {
+  if (how.reduction() != Reduction::norm) return x;
+  return x.to(accumulator(x.scalar_type())).abs().pow(how.norm_order());
+}
+
+at::Tensor from_terms(at::Tensor combined, const Placement& how, std::int64_t n,
+                      at::ScalarType type) {
+  if (how.reduction() == Reduction::norm) combined = combined.pow(1 / how.norm_order());
+  if (how.reduction() == Reduction::avg) combined = combined.div(n);
+  return combined.to(type);
+}
+
+at::Tensor combine(const at::Tensor& terms, const Placement& how) {
+  at::Tensor out =
+      terms[0].to(accumulator(terms.scalar_type()), /*non_blocking=*/false, /*copy=*/true);
+  for (std::int64_t i = 1; i < terms.size(0); ++i) {
+    const at::Tensor next = terms[i].to(out.scalar_type());
+    switch (how.reduction()) {
+      case Reduction::sum:
+      case Reduction::avg:
+      case Reduction::norm:
+        out.add_(next);
+        break;
+      case Reduction::min:
+        at::minimum_out(out, out, next);
+        break;
+      case Reduction::max:
+        at::maximum_out(out, out, next);
+        break;
+      case Reduction::product:
+        out.mul_(next);
+        break;
+      case Reduction::bit_and:
+        out.bitwise_and_(next);
+        break;
+      case Reduction::bit_or:
+        out.bitwise_or_(next);
+        break;
+      case Reduction::bit_xor:
+        out.bitwise_xor_(next);
+        break;
+    }
+  }
+  return out;
+}
+
+}  // namespace intarsia

@@ -1,0 +1,33 @@
+// Reductions done here rather than by a backend: terms are exchanged and combined in the order of
+// ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string_view>
+
+#include "intarsia/placement.h"
+
+namespace intarsia {
+
+/// Refuses what is no reduction, or has no exact value for the dtype.
+void check_reduction(std::string_view where, const Placement& how, at::ScalarType type);
+
+/// Sums and averages: what a backend may do as a sum, of complex numbers as one of reals.
+inline bool is_linear(const Placement& how) {
+  return how.reduction() == Reduction::sum || how.reduction() == Reduction::avg;
+}
+
+/// Terms as they are combined: for a norm of order p, |x|^p.
+at::Tensor to_term(const at::Tensor& x, const Placement& how);
+
+/// Combines the rows of `terms`, in their order, in a dtype wide enough not to lose what halves
+/// hold.
+at::Tensor combine(const at::Tensor& terms, const Placement& how);
+
+/// The value of `n` combined terms, in the dtype of the input.
+at::Tensor from_terms(at::Tensor combined, const Placement& how, std::int64_t n,
+                      at::ScalarType type);
+
+}  // namespace intarsia
