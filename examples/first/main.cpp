@@ -5,7 +5,6 @@
 
 #include <exception>
 #include <iostream>
-#include <vector>
 
 int main() {
   try {
@@ -17,13 +16,10 @@ int main() {
     const auto type = intarsia::TensorType::parse("f32[10@x, 4]", mesh);
 
     // What a rank holds is a pure function, so every rank knows all lengths without a message.
-    std::vector<std::int64_t> lengths;
-    for (std::int64_t i = 0; i < mesh.size(); ++i) {
-      lengths.push_back(intarsia::local_shape(type.layout, type.shape, {i})[0]);
-    }
-    const auto mine = intarsia::boxes(type.layout, type.shape, *mesh.coordinate_of(world->rank()));
-    const intarsia::Shape& sizes = mine.local_shape();
-    const at::Tensor piece = at::full({sizes[0], sizes[1]}, world->rank(), at::kFloat);
+    const intarsia::Coordinate at = *mesh.coordinate_of(world->rank());
+    const auto mine = intarsia::boxes(type.layout, type.shape, at);
+    const auto lengths = intarsia::lengths_along(type.layout, type.shape, 0, {"x"}, at);
+    const at::Tensor piece = at::full(mine.local_shape(), world->rank(), at::kFloat);
 
     // Collectives go over the ranks that differ only along `x`.
     const intarsia::Comm x = world->along(mesh, {"x"});

@@ -45,7 +45,7 @@ class Boxes {
   /// global size, as in PyTorch.
   const Shape& offset() const { return offset_; }
 
-  /// The number of boxes, and the i-th in the order of the local piece.
+  /// The number of boxes, and the i-th in the order of the local piece. REQUIRES: 0 <= i < count().
   std::int64_t count() const;
   Box box(std::int64_t i) const;
 
@@ -67,6 +67,19 @@ Boxes boxes(const Layout& layout, std::span<const std::int64_t> shape, const Coo
 
 /// The sizes of the piece at `at`, without listing its boxes. Allocates nothing.
 Shape local_shape(const Layout& layout, std::span<const std::int64_t> shape, const Coordinate& at);
+
+/// How long the pieces of the ranks are along `dim`, for the ranks that differ from the one at `at`
+/// only along `axes`, the first of which varies slowest: what collectives over World::along(mesh,
+/// axes) ask for.
+std::vector<std::int64_t> lengths_along(const Layout& layout, std::span<const std::int64_t> shape,
+                                        int dim, std::span<const std::string> axes,
+                                        const Coordinate& at);
+std::vector<std::int64_t> lengths_along(const Layout& layout, std::span<const std::int64_t> shape,
+                                        int dim, std::initializer_list<std::string> axes,
+                                        const Coordinate& at);
+
+/// Refuses negative sizes and more than 2^56 elements, with a message that begins with `[where]`.
+void check_shape(std::string_view where, std::span<const std::int64_t> shape);
 
 /// Refuses a layout that cuts a dimension which `dims` dimensions do not have, with a message that
 /// begins with `[where]`.

@@ -29,7 +29,8 @@
 namespace intarsia {
 
 /// The result of a collective that may still be under way. It owns the buffers until it has been
-/// waited for; when it is dropped before, its destructor waits.
+/// waited for. When it is dropped before, its destructor waits; while an exception passes by it
+/// does not, and leaves the buffers to the group.
 class Pending {
  public:
   /// The results, one per member. Blocks until they are there; later calls return them again.

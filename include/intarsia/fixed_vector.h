@@ -7,13 +7,15 @@
 #include <cstdint>
 #include <initializer_list>
 #include <span>
-#include <stdexcept>
+#include <string>
+
+#include "intarsia/error.h"
 
 namespace intarsia {
 
 /// Up to `N` values of a trivially copyable type, held in place. Used for everything whose length
 /// is a number of mesh axes or of tensor dimensions, so that layouts are computed without
-/// allocating. Growing beyond `N` throws std::length_error.
+/// allocating. Growing beyond `N` is a ValueError. Converts to std::span and to ATen's IntArrayRef.
 template <class T, std::size_t N>
 class FixedVector {
  public:
@@ -36,7 +38,7 @@ class FixedVector {
   }
 
   void push_back(const T& value) {
-    if (size_ == N) throw std::length_error("FixedVector: more values than its capacity");
+    if (size_ == N) too_many(N + 1);
     values_[size_++] = value;
   }
   void insert(std::size_t position, const T& value) {
@@ -48,7 +50,7 @@ class FixedVector {
     --size_;
   }
   void resize(std::size_t count) {
-    if (count > N) throw std::length_error("FixedVector: more values than its capacity");
+    if (count > N) too_many(count);
     for (std::size_t i = size_; i < count; ++i) values_[i] = T{};
     size_ = static_cast<std::uint32_t>(count);
   }
@@ -63,6 +65,7 @@ class FixedVector {
   T& back() { return values_[size_ - 1]; }
   const T& back() const { return values_[size_ - 1]; }
 
+  const T* data() const { return values_.data(); }
   iterator begin() { return values_.data(); }
   iterator end() { return values_.data() + size_; }
   const_iterator begin() const { return values_.data(); }
@@ -75,6 +78,12 @@ class FixedVector {
   }
 
  private:
+  [[noreturn]] static void too_many(std::size_t count) {
+    throw ValueError("[FixedVector] " + std::to_string(count) + " values where at most " +
+                     std::to_string(N) +
+                     " fit: tensors have at most 16 dimensions, meshes at most 8 axes");
+  }
+
   std::uint32_t size_ = 0;
   std::array<T, N> values_{};
 };

@@ -60,8 +60,8 @@ struct LedgerTotals {
 ///
 /// A collective is begun once by every member and makes the calls of the backend that this member
 /// needs: one, but for permute, which sends and receives, or neither where a rank keeps its piece.
-/// The hash covers what must be equal on all members (name, dtype, tensor and op), not sizes, which
-/// may be uneven: equal hashes on all members mean equal sequences of collectives.
+/// The hash covers what must be equal on all members (name, dtype, reduction or root, tensor and
+/// op), not sizes, which may be uneven: equal hashes on all members mean equal sequences of these.
 ///
 /// THREADS: any.
 class Ledger {
@@ -74,8 +74,9 @@ class Ledger {
   std::size_t groups() const;
 
   /// Counts a collective and mixes it into the group's hash. `name` is the kind of call, or
-  /// "permute".
-  void begin(std::uint32_t group, std::string_view name, at::ScalarType dtype, const Call& call);
+  /// "permute"; `detail` its reduction, root or permutation.
+  void begin(std::uint32_t group, std::string_view name, at::ScalarType dtype,
+             std::string_view detail, const Call& call);
   /// Records a call of the collective that was begun last.
   void record(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
               const Call& call, const std::source_location& where);

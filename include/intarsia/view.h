@@ -73,7 +73,8 @@ struct Crossing {
 /// The layout after a view: exact, or none.
 struct ViewedLayout {
   /// The layout for which every rank's local piece, viewed with the output's local sizes, is its
-  /// piece of the output. Nothing is communicated.
+  /// piece of the output; a rank that holds nothing of the output makes an empty piece instead,
+  /// since an empty piece cannot be expanded. Nothing is communicated.
   std::optional<Layout> layout;
   /// Set exactly when `layout` is not.
   std::optional<Crossing> crossing;

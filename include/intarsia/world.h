@@ -69,7 +69,7 @@ class Comm {
   friend class World;
   friend struct CommAccess;
   Comm() = default;
-  Wire& wire() const;
+  std::shared_ptr<Wire> wire() const;
 
   struct Slot;  // holds the wire once it is made
   std::int64_t size_ = 1;
@@ -138,7 +138,7 @@ class World {
   Ledger& ledger() { return *ledger_; }
   const Ledger& ledger() const { return *ledger_; }
   /// It outlives the world as long as results under way may have to quote it.
-  std::shared_ptr<const Ledger> shared_ledger() const { return ledger_; }
+  std::shared_ptr<Ledger> shared_ledger() const { return ledger_; }
 
   /// The groups along the named axes of a mesh, fused into one when there are several: the first
   /// varies slowest. Communicates nothing. REQUIRES: the mesh holds only ranks of this world.

@@ -9,9 +9,6 @@ namespace {
 
 using Cuts = FixedVector<Cut, kMaxAxes>;
 
-/// Sizes stay far enough below 2^63 for the arithmetic of chunks.
-constexpr std::int64_t kMostElements = std::int64_t{1} << 56;
-
 /// The cuts of one dimension, in order; each cuts what the one before left. `next` is the position
 /// in layout.cuts(), which lists the cuts by dimension.
 Cuts cuts_of(const Layout& layout, int dim, std::int64_t length, const Coordinate& at,
@@ -83,10 +80,7 @@ void check(std::string_view where, const Layout& layout, std::span<const std::in
       fail<ValueError>(where, "(", join(at), ") is not a coordinate of ", layout.mesh());
     }
   }
-  for (const std::int64_t size : shape) {
-    if (size < 0) fail<ValueError>(where, "the shape (", join(shape), ") has a negative size");
-    if (size > kMostElements) fail<ValueError>(where, "the shape (", join(shape), ") is too large");
-  }
+  check_shape(where, shape);
 }
 
 }  // namespace
@@ -100,6 +94,18 @@ void check_dims(std::string_view where, const Layout& layout, std::size_t dims) 
   fail<ValueError>(where, layout, " cuts dimension ", layout.least_dims() - 1,
                    ", but the tensor has only ", dims, dims == 1 ? " dimension" : " dimensions",
                    dims == 0 ? "" : concat("; cut one of 0..", dims - 1));
+}
+
+void check_shape(std::string_view where, std::span<const std::int64_t> shape) {
+  constexpr std::int64_t kMostElements = std::int64_t{1} << 56;
+  std::int64_t elements = 1;
+  for (const std::int64_t size : shape) {
+    if (size < 0) fail<ValueError>(where, "the shape (", join(shape), ") has a negative size");
+    if (size > kMostElements / std::max<std::int64_t>(elements, 1)) {
+      fail<ValueError>(where, "the shape (", join(shape), ") holds more than 2^56 elements");
+    }
+    elements *= std::max<std::int64_t>(size, 1);
+  }
 }
 
 std::string Range::to_string() const { return concat('[', begin, ',', end, ')'); }
@@ -117,6 +123,9 @@ std::int64_t Boxes::count() const {
 }
 
 Box Boxes::box(std::int64_t i) const {
+  if (i < 0 || i >= count()) {
+    fail<ValueError>("Boxes::box", "there is no box ", i, " among ", count(), " of ", *this);
+  }
   Box out;
   out.resize(dims());
   for (std::size_t d = dims(); d-- > 0;) {
@@ -169,6 +178,37 @@ Shape local_shape(const Layout& layout, std::span<const std::int64_t> shape, con
     out.push_back(held_length(cuts_of(layout, static_cast<int>(d), shape[d], at, next), shape[d]));
   }
   return out;
+}
+
+std::vector<std::int64_t> lengths_along(const Layout& layout, std::span<const std::int64_t> shape,
+                                        int dim, std::span<const std::string> axes,
+                                        const Coordinate& at) {
+  constexpr std::string_view where = "lengths_along";
+  const auto d = static_cast<std::size_t>(normalize_dim(where, dim, shape.size()));
+  std::vector<std::size_t> indices;
+  std::int64_t count = 1;
+  for (const std::string& name : axes) {
+    indices.push_back(layout.mesh().axis_index(name));
+    count *= layout.mesh().size(indices.back());
+  }
+  std::vector<std::int64_t> out;
+  for (std::int64_t place = 0; place < count; ++place) {
+    Coordinate other = at;
+    std::int64_t rest = place;  // the first axis varies slowest
+    for (std::size_t i = indices.size(); i-- > 0;) {
+      const std::int64_t n = layout.mesh().size(indices[i]);
+      other[indices[i]] = rest % n;
+      rest /= n;
+    }
+    out.push_back(local_shape(layout, shape, other)[d]);
+  }
+  return out;
+}
+
+std::vector<std::int64_t> lengths_along(const Layout& layout, std::span<const std::int64_t> shape,
+                                        int dim, std::initializer_list<std::string> axes,
+                                        const Coordinate& at) {
+  return lengths_along(layout, shape, dim, std::span(axes.begin(), axes.size()), at);
 }
 
 }  // namespace intarsia

@@ -8,7 +8,9 @@
 
 namespace intarsia {
 
-inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return a / b + (a % b != 0 ? 1 : 0);
+}
 
 /// The i-th of n chunks of `length`. chunk(5, 4, 2) is [4,5), chunk(5, 4, 3) is [5,5).
 inline Range chunk(std::int64_t length, std::int64_t n, std::int64_t i) {

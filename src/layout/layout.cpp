@@ -276,6 +276,8 @@ bool Layout::has_strided() const {
 }
 
 Layout Layout::with(std::size_t axis, const Placement& placement) const {
+  if (axis >= mesh().axes())
+    fail<ValueError>("Layout::with", "there is no axis ", axis, " in ", mesh());
   if (placement == this->placement(axis)) return *this;
   Data changed = data();
   const Placement p = normalized(placement, std::nullopt);
@@ -358,6 +360,10 @@ Layout Layout::parse(std::string_view text, const Mesh& mesh, const LayoutOption
   if (cursor.accept("|")) {
     do {
       const std::int64_t dim = cursor.integer();
+      if (dim < -static_cast<std::int64_t>(kMaxDims) ||
+          dim >= static_cast<std::int64_t>(kMaxDims)) {
+        cursor.fail_here("a dimension that a tensor may have before this");
+      }
       cursor.expect(":");
       std::vector<std::string> names;
       do {

@@ -13,6 +13,7 @@ namespace intarsia {
 std::int64_t walk_size(const std::vector<Stride>& strides) {
   std::int64_t size = 1;
   for (const Stride& s : strides) {
+    if (s.size < 1) return s.size;
     if (s.size > kMostRanks / size) return kMostRanks + 1;
     size *= s.size;
   }
@@ -193,6 +194,9 @@ Mesh Mesh::build(std::string_view where, const std::vector<Axis>& axes,
             [&table](std::int64_t a, std::int64_t b) { return table[a] < table[b]; });
   if (table[order[0]] < 0) {
     fail<ValueError>(where, "rank ", table[order[0]], " was given; ranks start at 0");
+  }
+  if (table[order.back()] > kMostRanks) {
+    fail<ValueError>(where, "rank ", table[order.back()], " was given; no rank is beyond 2^40");
   }
   for (std::size_t i = 1; i < order.size(); ++i) {
     if (table[order[i]] == table[order[i - 1]]) {

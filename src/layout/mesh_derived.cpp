@@ -141,6 +141,10 @@ Mesh Mesh::flatten(std::initializer_list<std::string> names, std::string_view as
 
 Mesh Mesh::split(std::string_view name, const std::vector<Axis>& into) const {
   const std::size_t a = axis_index(name);
+  if (into.empty()) {
+    fail<ValueError>("Mesh::split", "axis '", name, "' of ", *this,
+                     " cannot be split into no axes; slice drops an axis");
+  }
   std::vector<std::int64_t> sizes;
   sizes.reserve(into.size());
   for (const Axis& part : into) sizes.push_back(part.size);

@@ -52,9 +52,9 @@ Placement Placement::shard(int dim) {
 }
 
 Placement Placement::strided_shard(int dim, std::int64_t split) {
-  if (split < 1) {
+  if (split < 1 || split > (std::int64_t{1} << 56)) {
     fail<ValueError>("Placement::strided_shard", "SS(", dim, ",", split,
-                     ") has no blocks; the split factor is at least 1");
+                     ") has no such blocks; the split factor is at least 1 and at most 2^56");
   }
   Placement p = shard(dim);
   if (split > 1) p.kind_ = Kind::strided_shard;

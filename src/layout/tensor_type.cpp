@@ -139,9 +139,7 @@ TensorType TensorType::parse(std::string_view text, const Mesh& mesh) {
 
 void check(const TensorType& type) {
   check_dims("TensorType", type.layout, type.shape.size());
-  for (const std::int64_t size : type.shape) {
-    if (size < 0) fail<ValueError>("TensorType", type, " has a negative size");
-  }
+  check_shape("TensorType", type.shape);
   for (const Placement& p : type.layout.placements()) {
     if (!p.is_partial() || is_exact(p.reduction(), type.dtype)) continue;
     fail<ValueError>("TensorType", type, ": ", p, " is not exact for ", to_text(type.dtype),

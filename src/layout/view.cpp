@@ -20,6 +20,11 @@ Shape inferred(std::string_view where, Shape sizes, std::int64_t total) {
   std::optional<std::size_t> open;
   std::int64_t known = 1;
   const Shape given = sizes;
+  for (std::int64_t& size : sizes) {
+    if (size == -1) size = 1;  // for the check only
+  }
+  check_shape(where, sizes);
+  sizes = given;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] == -1 && !open) {
       open = i;
@@ -84,6 +89,7 @@ void View::match(std::size_t begin, std::size_t end, std::span<const std::int64_
 }
 
 View View::reshape(const Shape& shape, const Shape& sizes) {
+  check_shape("reshape", shape);
   View v("reshape", shape);
   v.match(0, shape.size(), inferred("reshape", sizes, product(shape)));
   return v;

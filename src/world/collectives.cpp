@@ -25,9 +25,20 @@ Tensors detached(at::TensorList list) {
   return out;
 }
 
+/// The value of a single term.
+Tensors alone(at::TensorList terms, const Placement& how) {
+  Tensors out = detached(terms);
+  for (at::Tensor& t : out) {
+    if (how.reduction() == Reduction::norm) t = t.abs();
+  }
+  return out;
+}
+
 /// What the collectives work on: values in memory as they are, row-major, outside autograd.
 at::Tensor plain(const at::Tensor& t) {
-  return t.detach().resolve_conj().resolve_neg().contiguous();
+  // Autograd's zero tensors have no memory.
+  const at::Tensor real = t._is_zerotensor() ? at::zeros(t.sizes(), t.options()) : t.detach();
+  return real.resolve_conj().resolve_neg().contiguous();
 }
 
 at::Tensor bytes(const at::Tensor& contiguous) { return contiguous.view(-1).view(at::kByte); }
@@ -180,7 +191,6 @@ Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
   if (pieces.empty()) return ready({});
   const std::int64_t n = comm.size();
   const std::int64_t d = checked_dim(what, dim, pieces[0]);
-  if (n == 1) return ready(detached(pieces));
   const Counts all = checked_lengths(what, comm, lengths, pieces[0].size(d));
   const std::int64_t longest = *std::max_element(all.begin(), all.end());
   const bool even = *std::min_element(all.begin(), all.end()) == longest;
@@ -195,6 +205,7 @@ Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
                        " long in dimension ", d, ", but the lengths (", join(all), ") say ",
                        length);
     }
+    if (n == 1) return ready(detached(pieces));
     std::vector<std::int64_t> shape = piece.sizes().vec();
     shape[static_cast<std::size_t>(d)] = longest;
     if (length < longest) {
@@ -223,7 +234,8 @@ Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
     return joined;
   };
   if (in[0].numel() == 0) return ready(finish());
-  Wire& wire = CommAccess::wire(comm);
+  const std::shared_ptr<Wire> held = CommAccess::wire(comm);
+  Wire& wire = *held;
   Works works = wire.all_gather(bytes(out), bytes(in), {in[0].scalar_type(), call, where});
   Tensors buffers = in;
   buffers.insert(buffers.end(), out.begin(), out.end());
@@ -238,8 +250,9 @@ Pending all_reduce(const Comm& comm, at::TensorList terms, const Placement& how,
   const std::int64_t n = comm.size();
   const at::ScalarType type = terms[0].scalar_type();
   check_reduction(what, how, type);
-  if (n == 1) return ready(detached(terms));
-  Wire& wire = CommAccess::wire(comm);
+  if (n == 1) return ready(alone(terms, how));
+  const std::shared_ptr<Wire> held = CommAccess::wire(comm);  // stays alive if the world is closed
+  Wire& wire = *held;
   const bool leave_to_backend = native(wire, how, type, /*scatter=*/false);
   Tensors buffers;
   for (const at::Tensor& t : terms) {
@@ -297,10 +310,10 @@ Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim,
   const at::ScalarType type = terms[0].scalar_type();
   check_reduction(what, how, type);
   const std::int64_t d = checked_dim(what, dim, terms[0]);
-  if (n == 1) return ready(detached(terms));
   const Counts all = checked_lengths(what, comm, lengths,
                                      equal_part(what, comm, terms[0].size(d), !lengths.empty()));
   check_total(what, all, terms[0].size(d));
+  if (n == 1) return ready(alone(terms, how));
 
   std::vector<Parts> parts;
   std::vector<std::vector<std::int64_t>> shapes;
@@ -319,7 +332,8 @@ Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim,
     for (const Parts& p : parts) empty.push_back(at::empty({0}, p.flat.options()).to(type));
     return ready(shaped(std::move(empty)));
   }
-  Wire& wire = CommAccess::wire(comm);
+  const std::shared_ptr<Wire> held = CommAccess::wire(comm);
+  Wire& wire = *held;
   const bool even = std::adjacent_find(all.begin(), all.end(), std::not_equal_to<>()) == all.end();
   if (even && native(wire, how, type, /*scatter=*/true)) {
     Tensors in;
@@ -357,12 +371,12 @@ Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim
   if (pieces.empty()) return ready({});
   const std::int64_t c = checked_dim(what, cut_dim, pieces[0]);
   const std::int64_t j = checked_dim(what, join_dim, pieces[0]);
-  if (comm.size() == 1) return ready(detached(pieces));
   const Counts cuts = checked_lengths(
       what, comm, cut_lengths, equal_part(what, comm, pieces[0].size(c), !cut_lengths.empty()));
   check_total(what, cuts, pieces[0].size(c));
   const bool joins_given = !join_lengths.empty();
   const Counts joins = checked_lengths(what, comm, join_lengths, pieces[0].size(j));
+  if (comm.size() == 1) return ready(detached(pieces));
 
   Tensors in;
   Tensors out;
@@ -395,7 +409,7 @@ Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim
         std::accumulate(out_counts.back().begin(), out_counts.back().end(), std::int64_t{0});
     out.push_back(at::empty({total}, in.back().options()));
   }
-  Works works = exchange(CommAccess::wire(comm), out, in, out_counts, in_counts,
+  Works works = exchange(*CommAccess::wire(comm), out, in, out_counts, in_counts,
                          {in[0].scalar_type(), call, where});
   const auto finish = [out, out_counts, shapes, j] {
     Tensors joined;
@@ -425,8 +439,8 @@ Pending broadcast(const Comm& comm, at::TensorList tensors, std::int64_t root, c
     buffers.push_back(comm.members()[m].index == root ? p.clone() : at::empty_like(p));
   }
   if (buffers[0].numel() == 0) return ready(std::move(buffers));
-  Works works = CommAccess::wire(comm).broadcast(bytes(buffers), root,
-                                                 {buffers[0].scalar_type(), call, where});
+  Works works = CommAccess::wire(comm)->broadcast(bytes(buffers), root,
+                                                  {buffers[0].scalar_type(), call, where});
   return pending(what, std::move(works), buffers, [buffers] { return buffers; });
 }
 
@@ -448,26 +462,31 @@ Pending permute(const Comm& comm, at::TensorList pieces, std::span<const std::in
     fail<ValueError>(what, "group ", comm.name(), " has ", comm.size(), " ranks, but ",
                      shapes.size(), " shapes were given");
   }
-  if (pieces.empty() || comm.size() == 1) return ready(detached(pieces));
   Tensors in;
   Tensors out;
   for (std::size_t m = 0; m < pieces.size(); ++m) {
     const std::int64_t me = comm.members()[m].index;
+    if (!shapes.empty() && pieces[m].sizes() != shapes[static_cast<std::size_t>(me)]) {
+      fail<ValueError>(what, "the piece of rank ", comm.members()[m].rank, " has sizes (",
+                       join(pieces[m].sizes()), "), but the shapes say (",
+                       join(shapes[static_cast<std::size_t>(me)]), ")");
+    }
     const auto from =
         static_cast<std::size_t>(std::find(target.begin(), target.end(), me) - target.begin());
     in.push_back(plain(pieces[m]));
     const auto shape = shapes.empty() ? pieces[m].sizes().vec() : shapes[from];
     out.push_back(at::empty(shape, in.back().options()));
   }
-  Works works = CommAccess::wire(comm).permute(bytes(out), bytes(in), target,
-                                               {in[0].scalar_type(), call, where});
+  if (pieces.empty() || comm.size() == 1) return ready(detached(pieces));
+  Works works = CommAccess::wire(comm)->permute(bytes(out), bytes(in), target,
+                                                {in[0].scalar_type(), call, where});
   in.insert(in.end(), out.begin(), out.end());
   return pending(what, std::move(works), std::move(in), [out] { return out; });
 }
 
 void barrier(const Comm& comm, const Call& call, Where where) {
   if (comm.members().empty() || comm.size() == 1) return;
-  wait_for(CommAccess::wire(comm).barrier({at::kByte, call, where}), "barrier");
+  wait_for(CommAccess::wire(comm)->barrier({at::kByte, call, where}), "barrier");
 }
 
 }  // namespace intarsia

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
 #include <cstring>
 #include <thread>
 
@@ -38,6 +39,10 @@ class InProcessWork final : public c10d::Work {
     const auto limit = timeout == kNoTimeout ? timeout_ : timeout;
     std::unique_lock lock(meeting_->mutex);
     if (!meeting_->changed.wait_for(lock, limit, [this] { return meeting_->done; })) {
+      if (meeting_->dropped) {
+        fail<WorldError>(what_, "group ", hub_->name(),
+                         ": this call was dropped by the fault hook");
+      }
       fail<WorldError>(what_, "group ", hub_->name(), " waited ", limit.count(), " ms for rank ",
                        absent(), ", which did not come");
     }
@@ -122,7 +127,17 @@ void put(const at::Tensor& to, const at::Tensor& from) {
 
 Share share(std::string_view kind, std::vector<at::Tensor> in, std::vector<at::Tensor> out,
             std::int64_t root = 0) {
-  return {true, kind, std::move(in), std::move(out), root, {}, {}};
+  const at::Tensor& any = in.empty() ? (out.empty() ? at::Tensor() : out[0]) : in[0];
+  const char* dtype = any.defined() ? c10::toString(any.scalar_type()) : "nothing";
+  return {true, kind, std::move(in), std::move(out), root, dtype, {}, {}};
+}
+
+Share reducing(Share s, const c10d::ReduceOp& op) {
+  constexpr std::array<std::string_view, 9> names{"sum", "avg", "product", "min",       "max",
+                                                  "and", "or",  "xor",     "premul_sum"};
+  const auto i = static_cast<std::size_t>(op.op_);
+  s.detail += concat(" by ", i < names.size() ? names[i] : "another reduction");
+  return s;
 }
 
 }  // namespace
@@ -193,6 +208,7 @@ InProcessBackend::WorkPtr InProcessBackend::meet(const std::string& key, std::si
   const auto meeting = alone ? std::make_shared<Meeting>(is_message ? 2 : hub_->size(), is_message)
                              : hub_->meeting(key, is_message);
   const std::scoped_lock lock(meeting->mutex);
+  meeting->dropped = alone;
   meeting->shares[place] = std::move(share);
   if (++meeting->arrived == meeting->shares.size() && !alone) {
     hub_->forget(key);
@@ -204,11 +220,14 @@ InProcessBackend::WorkPtr InProcessBackend::meet(const std::string& key, std::si
 void InProcessBackend::hold(Meeting& meeting, const Meeting::Action& action) {
   try {
     const std::string_view kind = meeting.shares[0].kind;
+    const auto text = [](const Share& s) {
+      return concat(s.kind, " of ", s.detail, ", root ", s.root);
+    };
     for (std::size_t r = 1; r < meeting.shares.size() && !meeting.is_message; ++r) {
-      if (meeting.shares[r].kind == kind) continue;
+      if (text(meeting.shares[r]) == text(meeting.shares[0])) continue;
       fail<WorldError>(kind, "group ", hub_->name(), ": rank ", hub_->world_rank(0), " called ",
-                       kind, ", but rank ", hub_->world_rank(r), " called ",
-                       meeting.shares[r].kind);
+                       text(meeting.shares[0]), ", but rank ", hub_->world_rank(r), " called ",
+                       text(meeting.shares[r]));
     }
     action(meeting.shares);
   } catch (const std::exception& error) {
@@ -223,17 +242,18 @@ void InProcessBackend::hold(Meeting& meeting, const Meeting::Action& action) {
 
 InProcessBackend::WorkPtr InProcessBackend::allreduce(Tensors& tensors,
                                                       const c10d::AllreduceOptions& options) {
-  return meet(share("all_reduce", tensors, tensors), [op = options.reduceOp](Shares& all) {
-    for (std::size_t i = 0; i < all[0].in.size(); ++i) {
-      const at::Tensor value = reduced(all, i, op);
-      for (Share& s : all) put(s.out[i], value);
-    }
-  });
+  return meet(reducing(share("all_reduce", tensors, tensors), options.reduceOp),
+              [op = options.reduceOp](Shares& all) {
+                for (std::size_t i = 0; i < all[0].in.size(); ++i) {
+                  const at::Tensor value = reduced(all, i, op);
+                  for (Share& s : all) put(s.out[i], value);
+                }
+              });
 }
 
 InProcessBackend::WorkPtr InProcessBackend::reduce(Tensors& tensors,
                                                    const c10d::ReduceOptions& options) {
-  return meet(share("reduce", tensors, tensors, options.rootRank),
+  return meet(reducing(share("reduce", tensors, tensors, options.rootRank), options.reduceOp),
               [op = options.reduceOp](Shares& all) {
                 put(all[static_cast<std::size_t>(all[0].root)].out[0], reduced(all, 0, op));
               });
@@ -296,9 +316,11 @@ InProcessBackend::WorkPtr InProcessBackend::scatter(Tensors& out, std::vector<Te
 
 InProcessBackend::WorkPtr InProcessBackend::reduce_scatter(
     Tensors& out, std::vector<Tensors>& in, const c10d::ReduceScatterOptions& options) {
-  return meet(share("reduce_scatter", in[0], out), [op = options.reduceOp](Shares& all) {
-    for (std::size_t r = 0; r < all.size(); ++r) put(all[r].out[0], reduced(all, r, op));
-  });
+  return meet(reducing(share("reduce_scatter", in[0], out), options.reduceOp),
+              [op = options.reduceOp](Shares& all) {
+                for (std::size_t r = 0; r < all.size(); ++r)
+                  put(all[r].out[0], reduced(all, r, op));
+              });
 }
 
 InProcessBackend::WorkPtr InProcessBackend::_reduce_scatter_base(

@@ -22,6 +22,7 @@ struct Meeting {
     std::vector<at::Tensor> in;
     std::vector<at::Tensor> out;
     std::int64_t root = 0;  // of a message: the rank at the other end
+    std::string detail;     // what else all ranks must agree on
     std::vector<std::int64_t> in_counts;
     std::vector<std::int64_t> out_counts;
   };
@@ -30,6 +31,7 @@ struct Meeting {
   Meeting(std::size_t ranks, bool is_message) : is_message(is_message), shares(ranks) {}
 
   const bool is_message;  // from one rank to one other
+  bool dropped = false;   // by a fault: nobody else will come
 
   std::mutex mutex;
   std::condition_variable changed;

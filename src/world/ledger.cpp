@@ -46,11 +46,12 @@ std::size_t Ledger::groups() const {
 }
 
 void Ledger::begin(std::uint32_t group, std::string_view name, at::ScalarType dtype,
-                   const Call& call) {
+                   std::string_view detail, const Call& call) {
   if (!enabled_) return;
+  const std::uint64_t what =
+      hash_mix(hash_mix(hash_text(name), static_cast<std::uint64_t>(dtype)), hash_text(detail));
   const std::uint64_t content =
-      hash_mix(hash_mix(hash_text(name), static_cast<std::uint64_t>(dtype)),
-               hash_mix(hash_text(call.tensor), hash_text(call.op)));
+      hash_mix(what, hash_mix(hash_text(call.tensor), hash_text(call.op)));
   const std::scoped_lock lock(mutex_);
   Group& g = groups_[group];
   ++g.collectives;

@@ -32,7 +32,17 @@ Pending& Pending::operator=(Pending&& other) noexcept {
 }
 
 Pending::~Pending() {
-  if (!state_) return;
+  if (!state_ || state_->works.list.empty()) return;
+  // An exception passes by: the other ranks may never come, and must not keep the error from being
+  // seen. The buffers stay with the group, whose backend may still read and write them.
+  if (std::uncaught_exceptions() > state_->exceptions) {
+    const auto context = state_->works.context;
+    const std::scoped_lock lock(context->mutex);
+    auto kept = std::make_shared<State>(std::move(*state_));
+    kept->works.context.reset();
+    context->abandoned.push_back(std::move(kept));
+    return;
+  }
   try {
     wait_for(state_->works, state_->what);
   } catch (const std::exception&) {

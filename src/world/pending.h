@@ -18,6 +18,7 @@ struct Pending::State {
   std::function<std::vector<at::Tensor>()> finish;
   std::vector<at::Tensor> result;
   std::exception_ptr error;
+  int exceptions = std::uncaught_exceptions();  // that were passing by when it was made
 };
 
 /// A result that needed no communication.

@@ -44,12 +44,19 @@ class C10dWire final : public Wire {
            World& world)
       : backend_(std::move(backend)),
         kind_(backend_->getBackendName()),
-        ledger_(world.ledger()),
-        context_(
-            std::make_shared<WireContext>(WireContext{std::move(name), world.shared_ledger()})),
+        ledger_(world.shared_ledger()),
+        context_(std::make_shared<WireContext>(std::move(name), world.shared_ledger())),
         group_(ledger_group),
         device_(world.device()),
         timeout_(world.timeout()) {}
+
+  ~C10dWire() override {
+    backend_.reset();  // ends what is under way
+    const std::scoped_lock lock(context_->mutex);
+    context_->abandoned.clear();
+  }
+  C10dWire(const C10dWire&) = delete;
+  C10dWire& operator=(const C10dWire&) = delete;
 
   Works all_gather(at::TensorList out, at::TensorList in, CallSite site) override {
     at::Tensor to = out[0];
@@ -65,8 +72,9 @@ class C10dWire final : public Wire {
     c10d::AllreduceOptions options;
     options.reduceOp = reduce_op(how);
     options.timeout = timeout_;
-    return call(CallKind::all_reduce, tensors[0], site,
-                [&] { return backend_->allreduce(tensors, options); });
+    return call(
+        CallKind::all_reduce, tensors[0], site,
+        [&] { return backend_->allreduce(tensors, options); }, to_text(how));
   }
 
   Works reduce_scatter(at::TensorList out, at::TensorList in, Reduction how,
@@ -76,8 +84,9 @@ class C10dWire final : public Wire {
     c10d::ReduceScatterOptions options;
     options.reduceOp = reduce_op(how);
     options.timeout = timeout_;
-    return call(CallKind::reduce_scatter, from, site,
-                [&] { return backend_->_reduce_scatter_base(to, from, options); });
+    return call(
+        CallKind::reduce_scatter, from, site,
+        [&] { return backend_->_reduce_scatter_base(to, from, options); }, to_text(how));
   }
 
   Works all_to_all(at::TensorList out, at::TensorList in, const std::vector<Counts>& out_counts,
@@ -97,12 +106,13 @@ class C10dWire final : public Wire {
     c10d::BroadcastOptions options;
     options.rootRank = root;
     options.timeout = timeout_;
-    return call(CallKind::broadcast, tensors[0], site,
-                [&] { return backend_->broadcast(tensors, options); });
+    return call(
+        CallKind::broadcast, tensors[0], site,
+        [&] { return backend_->broadcast(tensors, options); }, concat(root));
   }
 
   Works permute(at::TensorList out, at::TensorList in, const Counts& to, CallSite site) override {
-    ledger_.begin(group_, "permute", site.dtype, site.call);
+    ledger_->begin(group_, "permute", site.dtype, join(to), site.call);
     const std::int64_t me = backend_->getRank();
     const std::int64_t target = to[static_cast<std::size_t>(me)];
     if (target == me) {
@@ -167,18 +177,19 @@ class C10dWire final : public Wire {
  private:
   static constexpr int kPermuteTag = 0x1a7a;
 
-  /// A collective of one call.
+  /// A collective of one call. `detail`: what else all ranks must agree on.
   template <class Start>
-  Works call(CallKind kind, const at::Tensor& payload, CallSite site, const Start& backend_call) {
-    ledger_.begin(group_, to_text(kind), site.dtype, site.call);
+  Works call(CallKind kind, const at::Tensor& payload, CallSite site, const Start& backend_call,
+             std::string_view detail = {}) {
+    ledger_->begin(group_, to_text(kind), site.dtype, detail, site.call);
     return start(kind, payload, site, backend_call);
   }
 
   template <class Start>
   Works start(CallKind kind, const at::Tensor& payload, CallSite site, const Start& backend_call) {
     const bool data = payload.defined();
-    ledger_.record(group_, kind, site.dtype, data ? static_cast<std::int64_t>(payload.nbytes()) : 0,
-                   site.call, site.where);
+    ledger_->record(group_, kind, site.dtype,
+                    data ? static_cast<std::int64_t>(payload.nbytes()) : 0, site.call, site.where);
     try {
       return {{backend_call()}, context_};
     } catch (const std::exception& error) {
@@ -189,8 +200,8 @@ class C10dWire final : public Wire {
 
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::string kind_;
-  Ledger& ledger_;
-  std::shared_ptr<const WireContext> context_;
+  std::shared_ptr<Ledger> ledger_;
+  std::shared_ptr<WireContext> context_;
   std::uint32_t group_;
   at::Device device_;
   std::chrono::milliseconds timeout_;

@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+#include <mutex>
 #include <source_location>
 #include <string>
 #include <vector>
@@ -23,16 +25,20 @@ struct CallSite {
   const std::source_location& where;
 };
 
-/// What an error needs to say which group failed, and what its rank did before.
+/// What an error needs to say which group failed, and what its rank did before; and what must live
+/// as long as the backend.
 struct WireContext {
   std::string group;
   std::shared_ptr<const Ledger> ledger;
+  /// Calls whose results nobody waits for, because an exception passed by: their buffers.
+  std::mutex mutex = {};
+  std::vector<std::shared_ptr<void>> abandoned = {};
 };
 
 /// Calls of the backend that are under way.
 struct Works {
   std::vector<c10::intrusive_ptr<c10d::Work>> list;
-  std::shared_ptr<const WireContext> context;
+  std::shared_ptr<WireContext> context;
 };
 using Counts = std::vector<std::int64_t>;
 
@@ -71,7 +77,7 @@ std::unique_ptr<Wire> make_c10d_wire(c10::intrusive_ptr<c10d::Backend> backend, 
 
 /// Lets the collectives reach the wire of a Comm.
 struct CommAccess {
-  static Wire& wire(const Comm& comm) { return comm.wire(); }
+  static std::shared_ptr<Wire> wire(const Comm& comm) { return comm.wire(); }
 };
 
 /// What an error says, without the C++ backtrace that c10's errors carry.

@@ -31,9 +31,9 @@ struct Comm::Slot {
   std::uint32_t ledger_group;
   std::mutex mutex = {};
   bool closed = false;
-  std::unique_ptr<Wire> wire = nullptr;
+  std::shared_ptr<Wire> wire = nullptr;
 
-  Wire& connected() {
+  std::shared_ptr<Wire> connected() {
     const std::scoped_lock lock(mutex);
     if (closed) fail<WorldError>("World", "group ", name, " was used after its world was closed");
     if (!wire) {
@@ -49,7 +49,7 @@ struct Comm::Slot {
                          " members must use it): ", text_of(error));
       }
     }
-    return *wire;
+    return wire;
   }
 
   void use(c10::intrusive_ptr<c10d::Backend> backend) {
@@ -78,7 +78,7 @@ std::int64_t Comm::index() const {
   return members_[0].index;
 }
 
-Wire& Comm::wire() const {
+std::shared_ptr<Wire> Comm::wire() const {
   if (!slot_) fail<ValueError>("Comm", "this process hosts no member of group ", name_);
   return slot_->connected();
 }
@@ -296,7 +296,8 @@ std::shared_ptr<World> World::adopt(const c10::intrusive_ptr<c10d::ProcessGroup>
   parts.timeout = options.timeout;
   parts.ledger_entries = options.ledger_entries;
   if (const auto store = group->getStore()) {
-    const int nth = LiveWorlds::instance().count(concat("adopted ", group->getID()));
+    // Each rank counts its adoptions in the store itself, so that the n-th of all ranks meet.
+    const std::int64_t nth = store->add(concat("intarsia/adoptions/", group->getRank()), 1);
     parts.store = c10::make_intrusive<c10d::PrefixStore>(concat("intarsia/adopted/", nth), store);
     parts.make_backend = backend_maker(backend->getBackendName(), parts.store, parts, "");
   } else {
@@ -323,7 +324,6 @@ std::shared_ptr<Comm::Slot> World::slot_for(const Mesh& group, std::int64_t memb
   place = {member, (*group.coordinate_of(member))[0]};
   const std::string name = group.to_string();
   const std::scoped_lock lock(groups_->mutex);
-  if (groups_->closed) fail<WorldError>("World", "the world is closed");
   auto& slot = groups_->by_name[name];
   if (!slot) {
     slot = std::shared_ptr<Comm::Slot>(new Comm::Slot{*this, parts_.make_backend, group.orphan(),
@@ -335,6 +335,7 @@ std::shared_ptr<Comm::Slot> World::slot_for(const Mesh& group, std::int64_t memb
 }
 
 Comm World::along(const Mesh& mesh, std::span<const std::string> axes) {
+  if (closed()) fail<WorldError>("World::along", "the world is closed");
   Comm comm;
   if (mesh.highest() >= size()) {
     fail<ValueError>("World::along", mesh, " holds rank ", mesh.highest(), ", but this world has ",

@@ -68,17 +68,33 @@ TEST(Boxes, LocalShapeAgrees) {
   }
 }
 
+TEST(Boxes, LengthsAlongAxesAreWhatCollectivesAskFor) {
+  const Layout layout = Layout::parse("[a=2,b=3] S(0),S(0)");
+  const Shape shape{11, 2};
+  EXPECT_EQ(lengths_along(layout, shape, 0, {"b"}, {0, 0}), (std::vector<std::int64_t>{2, 2, 2}));
+  EXPECT_EQ(lengths_along(layout, shape, 0, {"b"}, {1, 2}), (std::vector<std::int64_t>{2, 2, 1}));
+  EXPECT_EQ(lengths_along(layout, shape, -2, {"a", "b"}, {0, 0}),
+            (std::vector<std::int64_t>{2, 2, 2, 2, 2, 1}));
+  EXPECT_EQ(lengths_along(layout, shape, 0, {"b", "a"}, {0, 0}),
+            (std::vector<std::int64_t>{2, 2, 2, 2, 2, 1}));
+  EXPECT_EQ(lengths_along(layout, shape, 1, {"a"}, {0, 0}), (std::vector<std::int64_t>{2, 2}));
+}
+
 TEST(Boxes, RefusalsNameTheValues) {
+  expect_error<ValueError>([] { (void)boxes(Layout::parse("[a=2] S(0)"), Shape{0}, {0}).box(0); },
+                           {"no box 0", "among 0"});
+  expect_error<ValueError>(
+      [] {
+        (void)local_shape(Layout(), Shape{std::int64_t{1} << 40, std::int64_t{1} << 40}, {});
+      },
+      {"2^56"});
+  expect_error<ValueError>([] { (void)Shape(17, 1); }, {"17 values", "at most 16"});
   const Layout layout = Layout::parse("[a=2] S(1)");
   expect_error<ValueError>([&] { boxes(layout, Shape{4}, {0}); },
                            {"[boxes]", "dimension 1", "only 1 dimension", "0..0"});
   expect_error<ValueError>([&] { boxes(layout, Shape{4, 4}, {2}); }, {"(2)", "[a=2]"});
   expect_error<ValueError>([&] { local_shape(layout, Shape{4, -1}, {0}); }, {"(4,-1)", "negative"});
-  expect_error<ValueError>(
-      [&] {
-        boxes(layout, Shape{4, std::int64_t{1} << 62}, {0});
-      },
-      {"too large"});
+  expect_error<ValueError>([&] { boxes(layout, Shape{4, std::int64_t{1} << 62}, {0}); }, {"2^56"});
 }
 
 }  // namespace

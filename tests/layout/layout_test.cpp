@@ -149,6 +149,13 @@ TEST(Layout, RefusalsNameTheValues) {
         Layout(kMesh, {S0, S0}, {.order = {{0, {"tp", "dp"}}, {0, {"dp", "tp"}}}});
       },
       {"dimension 0", "given twice"});
+  expect_error<ValueError>([] { (void)Layout::parse("[a=2,b=2] S(0),S(0) | 4294967296:b>a"); },
+                           {"a dimension"});
+  expect_error<ValueError>(
+      [] {
+        (void)Layout(kMesh, {S0, R}).with(std::size_t{5}, R);
+      },
+      {"no axis 5"});
   expect_error<ValueError>([] { (void)Layout::parse("S(0),R"); }, {"expected a mesh"});
 }
 

@@ -177,6 +177,13 @@ TEST(Mesh, RefusalsNameTheValues) {
   expect_error<ValueError>([] { (void)Mesh::parse("[a=3:9223372036854775807]"); }, {"'a'", "2^40"});
   expect_error<ValueError>([] { (void)Mesh::parse("[a=2:1]+9223372036854775807"); }, {"base rank"});
   expect_error<ValueError>([] { (void)Mesh::parse("[a=4294967296:1*4294967296:1]"); }, {"2^40"});
+  expect_error<ValueError>([] { (void)Mesh::parse("[x=0*2]"); }, {"'x'", "at least 1"});
+  expect_error<ValueError>(
+      [] {
+        (void)Mesh::of_ranks({{"x", 2}}, Ranks{0, std::int64_t{1} << 62});
+      },
+      {"2^40"});
+  expect_error<ValueError>([] { (void)kMesh.split("tp", {}); }, {"'tp'", "no axes"});
   expect_error<ValueError>([] { (void)Mesh::parse("[dp=2"); }, {"\"[dp=2\"", "','", "ends"});
   expect_error<ValueError>([] { (void)Mesh::parse("[dp=2,tp=4:1]"); }, {"a step for every axis"});
   expect_error<ValueError>(

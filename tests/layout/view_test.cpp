@@ -99,6 +99,11 @@ TEST(View, WithoutElementsEveryRankHoldsTheSame) {
 
 TEST(View, RefusalsNameTheValues) {
   expect_error<ValueError>([] { View::reshape({4, 6}, {5, 5}); }, {"[reshape]", "(5,5)", "24"});
+  expect_error<ValueError>(
+      [] {
+        View::reshape({std::int64_t{1} << 32, std::int64_t{1} << 32}, {0});
+      },
+      {"2^56"});
   expect_error<ValueError>([] { View::reshape({4}, {-1, -1}); }, {"more than one -1"});
   expect_error<ValueError>([] { View::reshape({0}, {-1, 0}); }, {"(-1,0)"});
   expect_error<ValueError>([] { View::flatten({4, 6}, 1, 0); }, {"dim 1", "dim 0"});

@@ -123,6 +123,51 @@ TEST(InProcess, DifferentCallsAreNamed) {
       {"rank 0 called all_gather", "rank 1 called barrier"});
 }
 
+TEST(InProcess, DifferentArgumentsAreNamed) {
+  const auto refuse = [](const std::function<void(World&)>& body,
+                         std::initializer_list<std::string> parts) {
+    expect_error<WorldError>([&] { run_in_process(2, body); }, parts);
+  };
+  refuse(
+      [](World& world) {
+        const Reduction how = world.rank() == 0 ? Reduction::product : Reduction::sum;
+        all_reduce(world.everyone(), at::ones({2}, at::kLong), Placement::partial(how)).wait();
+      },
+      {"rank 0 called all_reduce of Long by product", "rank 1 called all_reduce of Long by sum"});
+  refuse([](World& world) { broadcast(world.everyone(), at::ones({2}), world.rank()).wait(); },
+         {"root 0", "root 1"});
+}
+
+TEST(InProcess, AnErrorIsSeenAlthoughAResultIsPending) {
+  expect_error<ValueError>(
+      [] {
+        run_in_process(2,
+                       [](World& world) {
+                         const Comm all = world.everyone();
+                         if (world.rank() == 0) {
+                           const Pending p = all_gather(all, at::ones({2}), 0);
+                           throw ValueError("[body] a bug of rank 0");
+                         }
+                         barrier(world.along(Mesh::parse("[x=2:-1]+1"), {"x"}));
+                       },
+                       {.timeout = std::chrono::seconds(20)});
+      },
+      {"a bug of rank 0"});
+}
+
+TEST(InProcess, ADroppedCallSaysSoItself) {
+  InProcessOptions options;
+  options.timeout = std::chrono::milliseconds(50);
+  options.fault = [](const FaultPoint& at) { return Fault{.drop = at.rank == 1}; };
+  run_in_process(
+      2,
+      [](World& world) {
+        if (world.rank() == 0) return;
+        expect_error<WorldError>([&] { barrier(world.everyone()); }, {"dropped by the fault hook"});
+      },
+      options);
+}
+
 TEST(InProcess, AMissingMessageNamesItsSender) {
   InProcessOptions options;
   options.timeout = std::chrono::milliseconds(50);

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
 #include <thread>
 
 #include "intarsia/collectives.h"
@@ -21,10 +23,10 @@ TEST(Ledger, KeepsTheLastCallsAndCountsAll) {
   const auto a = ledger.add_group("A");
   const auto b = ledger.add_group("B");
   for (int i = 0; i < 4; ++i) {
-    ledger.begin(a, "all_gather", at::kFloat, {});
+    ledger.begin(a, "all_gather", at::kFloat, "", {});
     ledger.record(a, CallKind::all_gather, at::kFloat, 8, {.tensor = "w"}, kHere);
   }
-  ledger.begin(b, "barrier", at::kByte, {});
+  ledger.begin(b, "barrier", at::kByte, "", {});
   ledger.record(b, CallKind::barrier, at::kByte, 0, {}, kHere);
   const auto entries = ledger.entries();
   ASSERT_EQ(entries.size(), 3U);
@@ -43,7 +45,7 @@ TEST(Ledger, HashTellsSequencesApartButNotSizes) {
     Ledger ledger;
     const auto g = ledger.add_group("g");
     for (const CallKind k : kinds) {
-      ledger.begin(g, to_text(k), at::kFloat, {.tensor = tensor});
+      ledger.begin(g, to_text(k), at::kFloat, "", {.tensor = tensor});
       ledger.record(g, k, at::kFloat, bytes, {.tensor = tensor}, kHere);
     }
     return ledger.group_hash(g);
@@ -53,6 +55,28 @@ TEST(Ledger, HashTellsSequencesApartButNotSizes) {
   EXPECT_NE(hash({all_gather, all_reduce}, 4, "w"), hash({all_reduce, all_gather}, 4, "w"));
   EXPECT_NE(hash({all_gather}, 4, "w"), hash({all_gather}, 4, "v"));
   EXPECT_NE(hash({all_gather}, 4, "w"), hash({all_gather, all_gather}, 4, "w"));
+}
+
+TEST(Ledger, HashTellsReductionsAndRootsApart) {
+  std::mutex mutex;
+  std::map<std::string, std::set<std::uint64_t>> hashes;
+  for (const char* how : {"P(sum)", "P(prod)"}) {
+    for (const std::int64_t root : {0, 1}) {
+      run_in_process(2, [&](World& world) {
+        const Comm all = world.everyone();
+        all_reduce(all, at::ones({2}), Placement::parse(how)).wait();
+        broadcast(all, at::ones({2}), root).wait();
+        const std::scoped_lock lock(mutex);
+        hashes[how + std::to_string(root)].insert(world.ledger().group_hash(all.ledger_group()));
+      });
+    }
+  }
+  std::set<std::uint64_t> distinct;
+  for (const auto& [name, found] : hashes) {
+    EXPECT_EQ(found.size(), 1U) << name;
+    distinct.insert(found.begin(), found.end());
+  }
+  EXPECT_EQ(distinct.size(), 4U);
 }
 
 TEST(Ledger, RecordsNamesAndTheCallersLine) {
