@@ -73,13 +73,16 @@ class Ledger {
   std::string group_name(std::uint32_t group) const;
   std::size_t groups() const;
 
-  /// Counts a collective and mixes it into the group's hash. `name` is the kind of call, or
-  /// "permute"; `detail` its reduction, root or permutation.
+  /// A collective of one call: counts it, mixes it into the group's hash, and records the call.
+  /// `detail`: what else all members must agree on, such as the reduction or the root.
+  void record(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
+              std::string_view detail, const Call& call, const std::source_location& where);
+
+  /// A collective of several calls, or of none: counts it once; its calls are then added.
   void begin(std::uint32_t group, std::string_view name, at::ScalarType dtype,
              std::string_view detail, const Call& call);
-  /// Records a call of the collective that was begun last.
-  void record(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
-              const Call& call, const std::source_location& where);
+  void add_call(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
+                const Call& call, const std::source_location& where);
 
   /// Switching it off is for measuring what it costs.
   void enable(bool on) { enabled_ = on; }
@@ -100,6 +103,12 @@ class Ledger {
     std::uint64_t collectives = 0;
     std::uint64_t hash = 0;
   };
+  /// REQUIRES: the lock is held.
+  void count(Group& group, std::uint64_t content);
+  void append(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
+              const Call& call, const std::source_location& where,
+              std::chrono::steady_clock::time_point now);
+
   mutable std::mutex mutex_;
   std::atomic<bool> enabled_ = true;
   std::vector<LedgerEntry> ring_;

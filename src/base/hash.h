@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 
 namespace intarsia {
@@ -16,10 +17,22 @@ constexpr std::uint64_t hash_mix(std::uint64_t seed, std::uint64_t value) {
   return x ^ (x >> 31);
 }
 
-/// FNV-1a over the bytes of a text.
-constexpr std::uint64_t hash_text(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+/// A hash of a text, eight bytes at a time.
+inline std::uint64_t hash_text(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325ULL ^ text.size();
+  const auto mix = [&hash](std::uint64_t word) {
+    hash = (hash ^ word) * 0x9fb21c651e98df25ULL;
+    hash ^= hash >> 32;
+  };
+  while (text.size() >= sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, text.data(), sizeof(word));
+    mix(word);
+    text.remove_prefix(sizeof(word));
+  }
+  std::uint64_t rest = 0;
+  if (!text.empty()) std::memcpy(&rest, text.data(), text.size());
+  mix(rest);
   return hash;
 }
 

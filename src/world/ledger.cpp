@@ -45,24 +45,26 @@ std::size_t Ledger::groups() const {
   return groups_.size();
 }
 
-void Ledger::begin(std::uint32_t group, std::string_view name, at::ScalarType dtype,
-                   std::string_view detail, const Call& call) {
-  if (!enabled_) return;
+namespace {
+
+/// What all members must agree on.
+std::uint64_t content_of(std::string_view name, at::ScalarType dtype, std::string_view detail,
+                         const Call& call) {
   const std::uint64_t what =
-      hash_mix(hash_mix(hash_text(name), static_cast<std::uint64_t>(dtype)), hash_text(detail));
-  const std::uint64_t content =
-      hash_mix(what, hash_mix(hash_text(call.tensor), hash_text(call.op)));
-  const std::scoped_lock lock(mutex_);
-  Group& g = groups_[group];
-  ++g.collectives;
-  g.hash = hash_mix(g.hash, content);
+      hash_mix(hash_text(name), hash_text(detail) + static_cast<std::uint64_t>(dtype));
+  return hash_mix(what, hash_text(call.tensor) + 31 * hash_text(call.op));
 }
 
-void Ledger::record(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
-                    const Call& call, const std::source_location& where) {
-  if (!enabled_) return;
-  const auto now = std::chrono::steady_clock::now();
-  const std::scoped_lock lock(mutex_);
+}  // namespace
+
+void Ledger::count(Group& group, std::uint64_t content) {
+  ++group.collectives;
+  group.hash = hash_mix(group.hash, content);
+}
+
+void Ledger::append(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
+                    const Call& call, const std::source_location& where,
+                    std::chrono::steady_clock::time_point now) {
   LedgerEntry& e = ring_[recorded_++ % ring_.size()];
   e.sequence = groups_[group].collectives - 1;
   e.group = group;
@@ -77,6 +79,32 @@ void Ledger::record(std::uint32_t group, CallKind kind, at::ScalarType dtype, st
   LedgerTotals& totals = by_kind_[static_cast<std::size_t>(kind)];
   ++totals.calls;
   totals.bytes += static_cast<std::uint64_t>(bytes);
+}
+
+void Ledger::record(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
+                    std::string_view detail, const Call& call, const std::source_location& where) {
+  if (!enabled_) return;
+  const std::uint64_t content = content_of(to_text(kind), dtype, detail, call);
+  const auto now = std::chrono::steady_clock::now();
+  const std::scoped_lock lock(mutex_);
+  count(groups_[group], content);
+  append(group, kind, dtype, bytes, call, where, now);
+}
+
+void Ledger::begin(std::uint32_t group, std::string_view name, at::ScalarType dtype,
+                   std::string_view detail, const Call& call) {
+  if (!enabled_) return;
+  const std::uint64_t content = content_of(name, dtype, detail, call);
+  const std::scoped_lock lock(mutex_);
+  count(groups_[group], content);
+}
+
+void Ledger::add_call(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
+                      const Call& call, const std::source_location& where) {
+  if (!enabled_) return;
+  const auto now = std::chrono::steady_clock::now();
+  const std::scoped_lock lock(mutex_);
+  append(group, kind, dtype, bytes, call, where, now);
 }
 
 std::vector<LedgerEntry> Ledger::entries() const {

@@ -125,11 +125,11 @@ class C10dWire final : public Wire {
     Works works{{}, context_};
     // Both sides know the sizes, so nothing needs no message.
     if (received[0].numel() > 0) {
-      works = start(CallKind::recv, received[0], site,
-                    [&] { return backend_->recv(received, from, kPermuteTag); });
+      works = part(CallKind::recv, received[0], site,
+                   [&] { return backend_->recv(received, from, kPermuteTag); });
     }
     if (sent[0].numel() > 0) {
-      const Works sends = start(CallKind::send, sent[0], site, [&] {
+      const Works sends = part(CallKind::send, sent[0], site, [&] {
         return backend_->send(sent, static_cast<int>(target), kPermuteTag);
       });
       works.list.insert(works.list.end(), sends.list.begin(), sends.list.end());
@@ -181,15 +181,23 @@ class C10dWire final : public Wire {
   template <class Start>
   Works call(CallKind kind, const at::Tensor& payload, CallSite site, const Start& backend_call,
              std::string_view detail = {}) {
-    ledger_->begin(group_, to_text(kind), site.dtype, detail, site.call);
-    return start(kind, payload, site, backend_call);
+    ledger_->record(group_, kind, site.dtype, bytes_of(payload), detail, site.call, site.where);
+    return start(kind, backend_call);
+  }
+
+  /// One of the calls of a collective that was begun.
+  template <class Start>
+  Works part(CallKind kind, const at::Tensor& payload, CallSite site, const Start& backend_call) {
+    ledger_->add_call(group_, kind, site.dtype, bytes_of(payload), site.call, site.where);
+    return start(kind, backend_call);
+  }
+
+  static std::int64_t bytes_of(const at::Tensor& payload) {
+    return payload.defined() ? static_cast<std::int64_t>(payload.nbytes()) : 0;
   }
 
   template <class Start>
-  Works start(CallKind kind, const at::Tensor& payload, CallSite site, const Start& backend_call) {
-    const bool data = payload.defined();
-    ledger_->record(group_, kind, site.dtype,
-                    data ? static_cast<std::int64_t>(payload.nbytes()) : 0, site.call, site.where);
+  Works start(CallKind kind, const Start& backend_call) {
     try {
       return {{backend_call()}, context_};
     } catch (const std::exception& error) {

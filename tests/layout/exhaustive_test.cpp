@@ -284,22 +284,23 @@ void check_views(const std::vector<const char*>& meshes, std::int64_t elements, 
   }
 }
 
-void report(const char* what, const Tally& tally) {
-  std::cout << what << ": exact " << tally.exact << ", crossing " << tally.crossing
-            << ", expressible but not found " << tally.missed << "\n";
+void report(const char* what, const Tally& tally, bool searched) {
+  std::cout << what << ": exact " << tally.exact << ", crossing " << tally.crossing;
+  if (searched) std::cout << ", of which could be said but were not found " << tally.missed;
+  std::cout << "\n";
 }
 
 TEST(Exhaustive, ViewsOverOneAxis) {
   Tally tally;
   check_views({"[a=1]", "[a=2]", "[a=3]", "[a=4]"}, 12, 4, true, tally);
-  report("views over one axis", tally);
+  report("views over one axis", tally, true);
   EXPECT_EQ(tally.missed, 0);
 }
 
 TEST(Exhaustive, ViewsOverTwoAxesFindWhatCanBeSaid) {
   Tally tally;
   check_views({"[a=2,b=2]", "[a=2,b=3]"}, 6, 2, true, tally);
-  report("views over two axes, with search", tally);
+  report("views over two axes, small", tally, true);
   // Uneven cuts of uneven cuts, and blocks that do not line up, are refused although a few of them
   // could be said. This may shrink, not grow.
   EXPECT_LE(tally.missed, 3742);
@@ -308,7 +309,7 @@ TEST(Exhaustive, ViewsOverTwoAxesFindWhatCanBeSaid) {
 TEST(Exhaustive, ViewsOverTwoAxes) {
   Tally tally;
   check_views({"[a=2,b=2]", "[a=2,b=3]", "[a=3,b=2]", "[a=1,b=2]"}, 8, 2, false, tally);
-  report("views over two axes", tally);
+  report("views over two axes", tally, false);
 }
 
 }  // namespace

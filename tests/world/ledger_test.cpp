@@ -23,11 +23,9 @@ TEST(Ledger, KeepsTheLastCallsAndCountsAll) {
   const auto a = ledger.add_group("A");
   const auto b = ledger.add_group("B");
   for (int i = 0; i < 4; ++i) {
-    ledger.begin(a, "all_gather", at::kFloat, "", {});
-    ledger.record(a, CallKind::all_gather, at::kFloat, 8, {.tensor = "w"}, kHere);
+    ledger.record(a, CallKind::all_gather, at::kFloat, 8, "", {.tensor = "w"}, kHere);
   }
-  ledger.begin(b, "barrier", at::kByte, "", {});
-  ledger.record(b, CallKind::barrier, at::kByte, 0, {}, kHere);
+  ledger.record(b, CallKind::barrier, at::kByte, 0, "", {}, kHere);
   const auto entries = ledger.entries();
   ASSERT_EQ(entries.size(), 3U);
   EXPECT_EQ(entries[0].sequence, 2U);
@@ -45,8 +43,7 @@ TEST(Ledger, HashTellsSequencesApartButNotSizes) {
     Ledger ledger;
     const auto g = ledger.add_group("g");
     for (const CallKind k : kinds) {
-      ledger.begin(g, to_text(k), at::kFloat, "", {.tensor = tensor});
-      ledger.record(g, k, at::kFloat, bytes, {.tensor = tensor}, kHere);
+      ledger.record(g, k, at::kFloat, bytes, "", {.tensor = tensor}, kHere);
     }
     return ledger.group_hash(g);
   };
