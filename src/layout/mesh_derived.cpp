@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/order.h"
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "layout/mesh_data.h"
@@ -195,12 +196,7 @@ Mesh Mesh::reorder(std::initializer_list<std::string> names) const {
 
 Mesh Mesh::permute(std::string_view name, std::span<const std::int64_t> order) const {
   const std::size_t a = axis_index(name);
-  std::vector<std::int64_t> sorted(order.begin(), order.end());
-  std::sort(sorted.begin(), sorted.end());
-  for (std::size_t i = 0; i < sorted.size(); ++i) {
-    if (sorted[i] != static_cast<std::int64_t>(i)) sorted.clear();
-  }
-  if (static_cast<std::int64_t>(sorted.size()) != size(a)) {
+  if (!is_order_of(order, size(a))) {
     fail<ValueError>("Mesh::permute", "(", join(order), ") does not list 0..", size(a) - 1,
                      ", the places along axis '", name, "' of ", *this, ", each once");
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/order.h"
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "layout/chunk.h"
@@ -67,7 +68,7 @@ std::int64_t checked_dim(std::string_view where, std::int64_t dim, const at::Ten
   return normalize_dim(where, dim, static_cast<std::size_t>(t.dim()));
 }
 
-/// Lengths of all ranks along a dimension: as given, or `total` for each, or `total / n` for each.
+/// Lengths of all ranks along a dimension: as given, or `each` for every rank.
 Counts checked_lengths(std::string_view where, const Comm& comm,
                        std::span<const std::int64_t> given, std::int64_t each) {
   Counts out(given.begin(), given.end());
@@ -96,6 +97,19 @@ void check_total(std::string_view where, const Counts& lengths, std::int64_t len
   if (total != length) {
     fail<ValueError>(where, "the lengths (", join(lengths), ") add up to ", total,
                      ", but the tensor is ", length, " long");
+  }
+}
+
+/// The piece of each member must be as long as the lengths say.
+void check_own_lengths(std::string_view where, const Comm& comm, at::TensorList pieces,
+                       std::int64_t dim, const Counts& lengths) {
+  for (std::size_t m = 0; m < pieces.size(); ++m) {
+    const Member& member = comm.members()[m];
+    const std::int64_t length = lengths[static_cast<std::size_t>(member.index)];
+    if (pieces[m].size(dim) == length) continue;
+    fail<ValueError>(where, "the piece of rank ", member.rank, " is ", pieces[m].size(dim),
+                     " long in dimension ", dim, ", but the lengths (", join(lengths), ") say ",
+                     length);
   }
 }
 
@@ -137,12 +151,17 @@ Works exchange(Wire& wire, const Tensors& out, const Tensors& in,
 
 at::Tensor as_real(const at::Tensor& t) { return t.is_complex() ? at::view_as_real(t) : t; }
 
+/// What the backend is asked for; an average is divided here.
+Reduction asked_of_backend(const Placement& how) {
+  return is_linear(how) ? Reduction::sum : how.reduction();
+}
+
 /// Whether the backend reduces this, perhaps seen as reals.
 bool native(const Wire& wire, const Placement& how, at::ScalarType type, bool scatter) {
   const bool complex = c10::isComplexType(type);
   if (complex && !is_linear(how)) return false;
   const at::ScalarType real = complex ? c10::toRealValueType(type) : type;
-  const Reduction reduction = is_linear(how) ? Reduction::sum : how.reduction();
+  const Reduction reduction = asked_of_backend(how);
   return scatter ? wire.scatters_reduced(real, reduction) : wire.reduces(real, reduction);
 }
 
@@ -192,6 +211,8 @@ Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
   const std::int64_t n = comm.size();
   const std::int64_t d = checked_dim(what, dim, pieces[0]);
   const Counts all = checked_lengths(what, comm, lengths, pieces[0].size(d));
+  check_own_lengths(what, comm, pieces, d, all);
+  if (n == 1) return ready(detached(pieces));
   const std::int64_t longest = *std::max_element(all.begin(), all.end());
   const bool even = *std::min_element(all.begin(), all.end()) == longest;
 
@@ -200,12 +221,6 @@ Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
   for (std::size_t m = 0; m < pieces.size(); ++m) {
     at::Tensor piece = plain(pieces[m]);
     const std::int64_t length = all[static_cast<std::size_t>(comm.members()[m].index)];
-    if (piece.size(d) != length) {
-      fail<ValueError>(what, "the piece of rank ", comm.members()[m].rank, " is ", piece.size(d),
-                       " long in dimension ", d, ", but the lengths (", join(all), ") say ",
-                       length);
-    }
-    if (n == 1) return ready(detached(pieces));
     std::vector<std::int64_t> shape = piece.sizes().vec();
     shape[static_cast<std::size_t>(d)] = longest;
     if (length < longest) {
@@ -234,9 +249,8 @@ Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
     return joined;
   };
   if (in[0].numel() == 0) return ready(finish());
-  const std::shared_ptr<Wire> held = CommAccess::wire(comm);
-  Wire& wire = *held;
-  Works works = wire.all_gather(bytes(out), bytes(in), {in[0].scalar_type(), call, where});
+  Works works =
+      CommAccess::wire(comm)->all_gather(bytes(out), bytes(in), {in[0].scalar_type(), call, where});
   Tensors buffers = in;
   buffers.insert(buffers.end(), out.begin(), out.end());
   return pending(what, std::move(works), std::move(buffers), finish);
@@ -267,8 +281,7 @@ Pending all_reduce(const Comm& comm, at::TensorList terms, const Placement& how,
   if (leave_to_backend) {
     Tensors reals;
     for (const at::Tensor& t : buffers) reals.push_back(as_real(t));
-    const Reduction reduction = is_linear(how) ? Reduction::sum : how.reduction();
-    Works works = wire.all_reduce(reals, reduction, {type, call, where});
+    Works works = wire.all_reduce(reals, asked_of_backend(how), {type, call, where});
     const auto finish = [buffers, how, n] {
       Tensors out;
       for (const at::Tensor& t : buffers) {
@@ -344,8 +357,7 @@ Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim,
     }
     Tensors reals;
     for (const at::Tensor& t : out) reals.push_back(as_real(t));
-    Works works = wire.reduce_scatter(reals, in, is_linear(how) ? Reduction::sum : how.reduction(),
-                                      {type, call, where});
+    Works works = wire.reduce_scatter(reals, in, asked_of_backend(how), {type, call, where});
     const auto finish = [out, shaped, how, n, type] {
       Tensors values;
       for (const at::Tensor& t : out) values.push_back(from_terms(t, how, n, type));
@@ -376,6 +388,7 @@ Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim
   check_total(what, cuts, pieces[0].size(c));
   const bool joins_given = !join_lengths.empty();
   const Counts joins = checked_lengths(what, comm, join_lengths, pieces[0].size(j));
+  if (c != j) check_own_lengths(what, comm, pieces, j, joins);
   if (comm.size() == 1) return ready(detached(pieces));
 
   Tensors in;
@@ -385,13 +398,7 @@ Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim
   std::vector<std::vector<std::vector<std::int64_t>>>
       shapes;  // of what arrives, per member and sender
   for (std::size_t m = 0; m < pieces.size(); ++m) {
-    const Member& member = comm.members()[m];
-    const auto me = static_cast<std::size_t>(member.index);
-    if (c != j && pieces[m].size(j) != joins[me]) {
-      fail<ValueError>(what, "the piece of rank ", member.rank, " is ", pieces[m].size(j),
-                       " long in dimension ", j, ", but the lengths (", join(joins), ") say ",
-                       joins[me]);
-    }
+    const auto me = static_cast<std::size_t>(comm.members()[m].index);
     Parts parts = cut(plain(pieces[m]), c, cuts);
     in.push_back(parts.flat);
     in_counts.push_back(parts.counts);
@@ -449,12 +456,7 @@ Pending permute(const Comm& comm, at::TensorList pieces, std::span<const std::in
   constexpr std::string_view what = "permute";
   check_pieces(what, comm, pieces);
   const Counts target(to.begin(), to.end());
-  Counts sorted = target;
-  std::sort(sorted.begin(), sorted.end());
-  for (std::size_t i = 0; i < sorted.size(); ++i) {
-    if (sorted[i] != static_cast<std::int64_t>(i)) sorted.clear();
-  }
-  if (static_cast<std::int64_t>(sorted.size()) != comm.size()) {
+  if (!is_order_of(to, comm.size())) {
     fail<ValueError>(what, "(", join(to), ") does not send each of the ", comm.size(),
                      " ranks of group ", comm.name(), " to another");
   }

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "world/reductions.h"
 #include "world/wire.h"
 
 namespace intarsia {
@@ -67,40 +68,19 @@ class InProcessWork final : public c10d::Work {
   std::chrono::milliseconds timeout_;
 };
 
-void combine(at::Tensor& into, const at::Tensor& next, const c10d::ReduceOp& op) {
-  switch (op.op_) {
-    case c10d::ReduceOp::SUM:
-    case c10d::ReduceOp::AVG:
-      into.add_(next);
-      break;
-    case c10d::ReduceOp::MIN:
-      at::minimum_out(into, into, next);
-      break;
-    case c10d::ReduceOp::MAX:
-      at::maximum_out(into, into, next);
-      break;
-    case c10d::ReduceOp::PRODUCT:
-      into.mul_(next);
-      break;
-    case c10d::ReduceOp::BAND:
-      into.bitwise_and_(next);
-      break;
-    case c10d::ReduceOp::BOR:
-      into.bitwise_or_(next);
-      break;
-    case c10d::ReduceOp::BXOR:
-      into.bitwise_xor_(next);
-      break;
-    default:
-      fail<UnsupportedError>("in_process", "this reduction is not supported");
+Reduction reduction_of(const c10d::ReduceOp& op) {
+  for (const ReductionOfC10d& r : kReductionsOfC10d) {
+    if (r.op == op.op_) return r.reduction;
   }
+  fail<UnsupportedError>("in_process", "this reduction is not supported");
 }
 
 /// The reduction of tensor `i` of all ranks, in the order of ranks.
 at::Tensor reduced(const Shares& shares, std::size_t i, const c10d::ReduceOp& op) {
+  const Reduction how = reduction_of(op);
   at::Tensor value = shares[0].in[i].clone();
-  for (std::size_t r = 1; r < shares.size(); ++r) combine(value, shares[r].in[i], op);
-  if (op == c10d::ReduceOp::AVG) value.div_(static_cast<std::int64_t>(shares.size()));
+  for (std::size_t r = 1; r < shares.size(); ++r) combine_into(value, shares[r].in[i], how);
+  if (how == Reduction::avg) value.div_(static_cast<std::int64_t>(shares.size()));
   return value;
 }
 

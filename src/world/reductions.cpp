@@ -54,36 +54,39 @@ at::Tensor from_terms(at::Tensor combined, const Placement& how, std::int64_t n,
   return combined.to(type);
 }
 
+void combine_into(at::Tensor& value, const at::Tensor& next, Reduction how) {
+  switch (how) {
+    case Reduction::sum:
+    case Reduction::avg:
+    case Reduction::norm:
+      value.add_(next);
+      break;
+    case Reduction::min:
+      at::minimum_out(value, value, next);
+      break;
+    case Reduction::max:
+      at::maximum_out(value, value, next);
+      break;
+    case Reduction::product:
+      value.mul_(next);
+      break;
+    case Reduction::bit_and:
+      value.bitwise_and_(next);
+      break;
+    case Reduction::bit_or:
+      value.bitwise_or_(next);
+      break;
+    case Reduction::bit_xor:
+      value.bitwise_xor_(next);
+      break;
+  }
+}
+
 at::Tensor combine(const at::Tensor& terms, const Placement& how) {
   at::Tensor out =
       terms[0].to(accumulator(terms.scalar_type()), /*non_blocking=*/false, /*copy=*/true);
   for (std::int64_t i = 1; i < terms.size(0); ++i) {
-    const at::Tensor next = terms[i].to(out.scalar_type());
-    switch (how.reduction()) {
-      case Reduction::sum:
-      case Reduction::avg:
-      case Reduction::norm:
-        out.add_(next);
-        break;
-      case Reduction::min:
-        at::minimum_out(out, out, next);
-        break;
-      case Reduction::max:
-        at::maximum_out(out, out, next);
-        break;
-      case Reduction::product:
-        out.mul_(next);
-        break;
-      case Reduction::bit_and:
-        out.bitwise_and_(next);
-        break;
-      case Reduction::bit_or:
-        out.bitwise_or_(next);
-        break;
-      case Reduction::bit_xor:
-        out.bitwise_xor_(next);
-        break;
-    }
+    combine_into(out, terms[i].to(out.scalar_type()), how.reduction());
   }
   return out;
 }

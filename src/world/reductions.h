@@ -22,6 +22,10 @@ inline bool is_linear(const Placement& how) {
 /// Terms as they are combined: for a norm of order p, |x|^p.
 at::Tensor to_term(const at::Tensor& x, const Placement& how);
 
+/// Combines `next` into `value`. An average or a norm adds; what remains to do is done once, at the
+/// end.
+void combine_into(at::Tensor& value, const at::Tensor& next, Reduction how);
+
 /// Combines the rows of `terms`, in their order, in a dtype wide enough not to lose what halves
 /// hold.
 at::Tensor combine(const at::Tensor& terms, const Placement& how);

@@ -11,25 +11,8 @@ namespace intarsia {
 namespace {
 
 c10d::ReduceOp reduce_op(Reduction how) {
-  switch (how) {
-    case Reduction::sum:
-      return c10d::ReduceOp::SUM;
-    case Reduction::avg:
-      return c10d::ReduceOp::AVG;
-    case Reduction::min:
-      return c10d::ReduceOp::MIN;
-    case Reduction::max:
-      return c10d::ReduceOp::MAX;
-    case Reduction::product:
-      return c10d::ReduceOp::PRODUCT;
-    case Reduction::bit_and:
-      return c10d::ReduceOp::BAND;
-    case Reduction::bit_or:
-      return c10d::ReduceOp::BOR;
-    case Reduction::bit_xor:
-      return c10d::ReduceOp::BXOR;
-    case Reduction::norm:
-      break;
+  for (const ReductionOfC10d& r : kReductionsOfC10d) {
+    if (r.reduction == how) return r.op;
   }
   fail<UnsupportedError>("reduce", "no backend reduces norms by itself");
 }

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <memory>
 #include <mutex>
 #include <source_location>
@@ -41,6 +42,22 @@ struct Works {
   std::shared_ptr<WireContext> context;
 };
 using Counts = std::vector<std::int64_t>;
+
+/// The reductions that c10d knows too. Norms are not among them.
+struct ReductionOfC10d {
+  Reduction reduction;
+  c10d::ReduceOp::RedOpType op;
+};
+inline constexpr std::array<ReductionOfC10d, 8> kReductionsOfC10d{{
+    {Reduction::sum, c10d::ReduceOp::SUM},
+    {Reduction::avg, c10d::ReduceOp::AVG},
+    {Reduction::min, c10d::ReduceOp::MIN},
+    {Reduction::max, c10d::ReduceOp::MAX},
+    {Reduction::product, c10d::ReduceOp::PRODUCT},
+    {Reduction::bit_and, c10d::ReduceOp::BAND},
+    {Reduction::bit_or, c10d::ReduceOp::BOR},
+    {Reduction::bit_xor, c10d::ReduceOp::BXOR},
+}};
 
 /// Exchanges flat, contiguous buffers among the ranks of one group, for all ranks hosted here: each
 /// list has one tensor per hosted member. Every call is recorded in the ledger before it is made,

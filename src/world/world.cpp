@@ -324,6 +324,7 @@ std::shared_ptr<Comm::Slot> World::slot_for(const Mesh& group, std::int64_t memb
   place = {member, (*group.coordinate_of(member))[0]};
   const std::string name = group.to_string();
   const std::scoped_lock lock(groups_->mutex);
+  if (groups_->closed) fail<WorldError>("World", "the world is closed");
   auto& slot = groups_->by_name[name];
   if (!slot) {
     slot = std::shared_ptr<Comm::Slot>(new Comm::Slot{*this, parts_.make_backend, group.orphan(),
