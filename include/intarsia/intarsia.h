@@ -1,17 +1,19 @@
 // All of Intarsia.
 #pragma once
 
-#include "intarsia/boxes.h"         // IWYU pragma: export
-#include "intarsia/collectives.h"   // IWYU pragma: export
-#include "intarsia/error.h"         // IWYU pragma: export
-#include "intarsia/in_process.h"    // IWYU pragma: export
-#include "intarsia/layout.h"        // IWYU pragma: export
-#include "intarsia/ledger.h"        // IWYU pragma: export
-#include "intarsia/mesh.h"          // IWYU pragma: export
-#include "intarsia/placement.h"     // IWYU pragma: export
-#include "intarsia/plan.h"          // IWYU pragma: export
-#include "intarsia/redistribute.h"  // IWYU pragma: export
-#include "intarsia/rendezvous.h"    // IWYU pragma: export
-#include "intarsia/tensor_type.h"   // IWYU pragma: export
-#include "intarsia/view.h"          // IWYU pragma: export
-#include "intarsia/world.h"         // IWYU pragma: export
+#include "intarsia/boxes.h"          // IWYU pragma: export
+#include "intarsia/collectives.h"    // IWYU pragma: export
+#include "intarsia/communication.h"  // IWYU pragma: export
+#include "intarsia/error.h"          // IWYU pragma: export
+#include "intarsia/in_process.h"     // IWYU pragma: export
+#include "intarsia/layout.h"         // IWYU pragma: export
+#include "intarsia/ledger.h"         // IWYU pragma: export
+#include "intarsia/mesh.h"           // IWYU pragma: export
+#include "intarsia/placement.h"      // IWYU pragma: export
+#include "intarsia/plan.h"           // IWYU pragma: export
+#include "intarsia/redistribute.h"   // IWYU pragma: export
+#include "intarsia/rendezvous.h"     // IWYU pragma: export
+#include "intarsia/tensor.h"         // IWYU pragma: export
+#include "intarsia/tensor_type.h"    // IWYU pragma: export
+#include "intarsia/view.h"           // IWYU pragma: export
+#include "intarsia/world.h"          // IWYU pragma: export

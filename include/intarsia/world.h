@@ -7,9 +7,11 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -93,6 +95,9 @@ struct WorldParts {
   BackendMaker make_backend = {};
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   std::size_t ledger_entries = 4096;
+  /// Other ranks of the world live in this process too, as threads: what is one per process, such
+  /// as torch's default generator, is then not one per rank.
+  bool shares_process = false;
   /// Runs last when the world closes.
   std::function<void()> on_close = {};
 };
@@ -104,7 +109,7 @@ struct WorldParts {
 ///
 /// THREADS: functions may be called from any thread; collectives over one group must come in the
 /// same order on all its ranks.
-class World {
+class World : public std::enable_shared_from_this<World> {
  public:
   /// Meets the other processes as the launcher says; a process without a launcher is a world of
   /// one. COLLECTIVE: all processes of the job.
@@ -132,6 +137,7 @@ class World {
   std::span<const std::int64_t> hosted() const { return parts_.hosted; }
   int local_rank() const { return parts_.local_rank; }
   at::Device device() const { return parts_.device; }
+  bool shares_process() const { return parts_.shares_process; }
   /// Shared by all processes of the world; null once it is closed.
   const c10::intrusive_ptr<c10d::Store>& store() const { return parts_.store; }
   std::chrono::milliseconds timeout() const { return parts_.timeout; }
@@ -153,6 +159,14 @@ class World {
   void close();
   bool closed() const;
 
+  /// What an upper layer keeps for each world: made on first use, and dropped with the world.
+  class Extension {
+   public:
+    virtual ~Extension() = default;
+  };
+  using ExtensionMaker = std::unique_ptr<Extension> (*)(World&);
+  Extension& extension(ExtensionMaker make);
+
  private:
   explicit World(WorldParts parts);
   std::shared_ptr<Comm::Slot> slot_for(const Mesh& group, std::int64_t member, Member& place);
@@ -161,6 +175,8 @@ class World {
   std::shared_ptr<Ledger> ledger_;
   struct Groups;
   std::unique_ptr<Groups> groups_;
+  std::mutex extensions_mutex_;
+  std::vector<std::pair<ExtensionMaker, std::unique_ptr<Extension>>> extensions_;
 };
 
 }  // namespace intarsia

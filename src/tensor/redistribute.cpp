@@ -7,6 +7,7 @@
 #include "intarsia/collectives.h"
 #include "intarsia/error.h"
 #include "layout/chunk.h"
+#include "tensor/neutral.h"
 
 namespace intarsia {
 namespace {
@@ -49,27 +50,6 @@ at::Tensor by_rank(const at::Tensor& t, std::int64_t dim, const AxisCut& cut) {
 /// Undoes `by_rank`.
 at::Tensor by_position(const at::Tensor& t, std::int64_t dim, const AxisCut& cut) {
   return cut.split == 1 ? t : t.index_select(dim, cut.positions().argsort().to(t.device()));
-}
-
-/// The value that changes nothing when it is combined with another.
-at::Tensor neutral(const at::Tensor& t, const Placement& partial) {
-  switch (partial.reduction()) {
-    case Reduction::sum:
-    case Reduction::bit_or:
-    case Reduction::bit_xor:
-    case Reduction::norm:
-      return at::zeros_like(t);
-    case Reduction::product:
-      return at::ones_like(t);
-    case Reduction::bit_and:
-      return at::zeros_like(t).bitwise_not();
-    // These combine equal values to themselves, NaNs included.
-    case Reduction::avg:
-    case Reduction::min:
-    case Reduction::max:
-      return t;
-  }
-  return t;
 }
 
 /// One step, for all hosted members of the mesh.
@@ -139,7 +119,7 @@ class StepRun {
   }
 
   at::Tensor make_partial(const at::Tensor& t, std::size_t m) const {
-    return members_[m].index == 0 ? t : neutral(t, step_.to());
+    return members_[m].index == 0 ? t : neutral_term(t, step_.to());
   }
 
   Tensors gather(const Tensors& pieces) const {
@@ -232,7 +212,8 @@ at::Tensor cut_piece(const at::Tensor& full, const Layout& layout, const Coordin
                                 : at::cat(parts, dim);
   }
   for (std::size_t a = 0; a < layout.mesh().axes(); ++a) {
-    if (layout.placement(a).is_partial() && at[a] > 0) piece = neutral(piece, layout.placement(a));
+    if (layout.placement(a).is_partial() && at[a] > 0)
+      piece = neutral_term(piece, layout.placement(a));
   }
   return piece;
 }

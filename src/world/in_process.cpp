@@ -59,6 +59,7 @@ void run_in_process(int ranks, const std::function<void(World&)>& body,
     threads.emplace_back([&, rank] {
       try {
         WorldParts parts;
+        parts.shares_process = true;
         parts.hosted = {rank};
         parts.size = ranks;
         parts.local_rank = rank;

@@ -312,6 +312,14 @@ std::shared_ptr<World> World::adopt(const c10::intrusive_ptr<c10d::ProcessGroup>
   return world;
 }
 
+World::Extension& World::extension(ExtensionMaker make) {
+  const std::scoped_lock lock(extensions_mutex_);
+  for (const auto& [maker, made] : extensions_) {
+    if (maker == make) return *made;
+  }
+  return *extensions_.emplace_back(make, make(*this)).second;
+}
+
 std::int64_t World::rank() const {
   if (parts_.hosted.size() != 1) {
     fail<ValueError>("World::rank", "this process hosts ", parts_.hosted.size(),

@@ -1,0 +1,105 @@
+// Communication is visible: what distributed tensors sent on their own, and how to limit it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "intarsia/world.h"
+
+namespace intarsia {
+
+/// What happens when an op needs a tensor in another layout than it has.
+enum class Communication : std::uint8_t {
+  automatic,      ///< it is moved, and the move enters the bill
+  warn,           ///< the same, with a warning through c10's logging
+  explicit_only,  ///< it is an error, in forward and in backward; `redistribute` says so in code
+};
+
+/// The mode of a world. Also holds in backward, whichever thread runs it.
+Communication communication(const World& world);
+void set_communication(World& world, Communication mode);
+
+/// Sets the mode until the end of the scope.
+class CommunicationScope {
+ public:
+  CommunicationScope(World& world, Communication mode);
+  ~CommunicationScope();
+  CommunicationScope(const CommunicationScope&) = delete;
+  CommunicationScope& operator=(const CommunicationScope&) = delete;
+
+ private:
+  World& world_;
+  Communication before_;
+};
+
+/// Names what is computed until the end of the scope, as part of a module path in the bill and in
+/// the ledger. Scopes nest: `encoder.layer0`. Backward is not covered.
+class ModuleScope {
+ public:
+  explicit ModuleScope(std::string_view name);
+  ~ModuleScope();
+  ModuleScope(const ModuleScope&) = delete;
+  ModuleScope& operator=(const ModuleScope&) = delete;
+
+ private:
+  std::size_t length_;
+};
+
+/// Moves of one kind that happened.
+struct BillEntry {
+  std::string op;           ///< which op asked: `aten::add.Tensor`, or `redistribute`
+  std::string tensor;       ///< what was moved: `f32[8@dp, 4]`
+  std::string module = {};  ///< where, see ModuleScope
+  std::string axis;         ///< over which mesh axis
+  std::string transition;   ///< `S->R`, `P->S`, ...
+  bool implicit = true;     ///< false where the code asked for it by name
+  bool backward = false;
+  bool fallback = false;  ///< the op has no rule, so it ran on whole tensors
+  std::uint64_t count = 0;
+  std::uint64_t bytes = 0;  ///< handed over by this rank
+};
+
+/// What was sent since the bill was last cleared, in the order of first use.
+struct Bill {
+  std::vector<BillEntry> entries;
+  std::uint64_t count() const;
+  std::uint64_t bytes() const;
+  /// `2 P->R, 1 S->R`, over all entries, sorted.
+  std::string transitions() const;
+  /// A table, one entry per line, and the sums.
+  std::string to_string() const;
+};
+
+Bill bill(const World& world);
+void clear_bill(World& world);
+
+/// Counts what is sent from its making on: `Budget b(world); ...; b.expect("1 P->R");`
+class Budget {
+ public:
+  explicit Budget(World& world);
+  /// What was sent so far, as `Bill::transitions` says it.
+  std::string spent() const;
+  /// ValueError when that is not `transitions`; "" means nothing.
+  void expect(std::string_view transitions) const;
+
+ private:
+  World& world_;
+  std::vector<BillEntry> before_;
+};
+
+/// The cache of decisions: which layouts an op runs in, for each set of operands seen.
+struct CacheCounters {
+  std::size_t entries = 0;
+  std::size_t limit = 0;
+  std::uint64_t hits = 0;
+  std::uint64_t misses = 0;
+  std::uint64_t evictions = 0;
+};
+CacheCounters cache_counters(const World& world);
+void clear_cache(World& world);
+/// REQUIRES: at least 1.
+void set_cache_limit(World& world, std::size_t entries);
+
+}  // namespace intarsia

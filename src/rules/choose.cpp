@@ -1,0 +1,196 @@
+#include "rules/choose.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <tuple>
+
+namespace intarsia {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+// What starting a collective costs, as bytes that could be sent in the same time.
+constexpr double kLatency = 8192;
+
+/// Bytes that a rank sends for one operand along one axis of `n` ranks. `bytes`: of the piece that
+/// a rank would hold if this axis did not cut it.
+double cost(const Placement& from, const Placement& to, double bytes, double n) {
+  if (from == to || n == 1) return 0;
+  const double part = bytes * (n - 1) / n;
+  if (from.is_replicate()) {
+    // Terms made now have to be reduced later.
+    return to.is_partial() ? 2 * part + kLatency : 0;
+  }
+  if (from.is_partial()) {
+    if (to.is_partial()) return kNever;
+    return kLatency + (to.is_replicate() ? 2 * part : part);
+  }
+  if (to.is_replicate()) return kLatency + part;
+  if (to.is_partial()) return kNever;
+  return kLatency + (from.dim() == to.dim() ? part : part / n);
+}
+
+/// The order in which axes cut, for all operands alike: the mesh's, changed as the first operand
+/// with an order of its own asks.
+AxisList common_order(const Mesh& mesh, std::span<const Candidate> operands,
+                      std::optional<std::size_t> keep) {
+  AxisList order;
+  for (std::size_t a = 0; a < mesh.axes(); ++a) order.push_back(static_cast<std::int8_t>(a));
+  const Layout* leader = keep ? &operands[*keep].layout : nullptr;
+  for (const Candidate& c : operands) {
+    if (leader == nullptr && c.given && !c.layout.has_default_order()) leader = &c.layout;
+  }
+  if (leader == nullptr) return order;
+  for (std::size_t d = 0; d < leader->least_dims(); ++d) {
+    const AxisList cuts = leader->axes_of(static_cast<int>(d));
+    AxisList places = cuts;
+    std::sort(places.begin(), places.end());
+    for (std::size_t i = 0; i < cuts.size(); ++i) {
+      order[static_cast<std::size_t>(places[i])] = cuts[i];
+    }
+  }
+  return order;
+}
+
+/// A layout whose dimensions are cut in the common order.
+Layout layout_in_order(const Mesh& mesh, std::span<const Placement> placements,
+                       const AxisList& order) {
+  LayoutOptions options;
+  for (std::size_t a = 0; a < placements.size(); ++a) {
+    if (!placements[a].is_shard()) continue;
+    const int dim = placements[a].dim();
+    const bool listed = std::any_of(options.order.begin(), options.order.end(),
+                                    [&](const auto& entry) { return entry.first == dim; });
+    if (listed) continue;
+    std::vector<std::string> names;
+    for (const std::int8_t axis : order) {
+      if (placements[static_cast<std::size_t>(axis)].is_shard(dim))
+        names.push_back(mesh.name(static_cast<std::size_t>(axis)));
+    }
+    if (names.size() > 1) options.order.emplace_back(dim, std::move(names));
+  }
+  return Layout(mesh, placements, options);
+}
+
+/// The rows for one axis: as given, with the kinds of partial and the blocks that operands have.
+std::vector<Row> rows_for(const std::vector<Row>& rows, std::span<const Candidate> operands,
+                          std::size_t axis) {
+  std::vector<Row> out;
+  Row replicated;
+  replicated.in.resize(operands.size());
+  out.push_back(std::move(replicated));
+  const auto add_variants = [&](const Row& row, auto matches, auto change) {
+    std::vector<Placement> seen;
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      const Placement& have = operands[i].layout.placement(axis);
+      if (!operands[i].given || !matches(row.in[i], have)) continue;
+      if (std::find(seen.begin(), seen.end(), have) != seen.end()) continue;
+      seen.push_back(have);
+      Row variant = row;
+      for (Placement& p : variant.in) change(p, have);
+      for (Placement& p : variant.out) change(p, have);
+      out.push_back(std::move(variant));
+    }
+  };
+  for (const Row& row : rows) {
+    if (row.linear) {
+      add_variants(
+          row,
+          [](const Placement& wants, const Placement& have) {
+            return wants.is_partial() && have.is_partial() &&
+                   (have.reduction() == Reduction::sum || have.reduction() == Reduction::avg);
+          },
+          [](Placement& p, const Placement& have) {
+            if (p.is_partial()) p = have;
+          });
+      continue;
+    }
+    out.push_back(row);
+    add_variants(
+        row,
+        [](const Placement& wants, const Placement& have) {
+          return wants.is_shard() && have.is_strided() && wants.dim() == have.dim();
+        },
+        [](Placement& p, const Placement& have) {
+          if (p.is_shard()) p = Placement::strided_shard(p.dim(), have.split());
+        });
+  }
+  return out;
+}
+
+using Price = std::tuple<double, std::size_t, std::size_t>;
+
+Price price(const Row& row, std::span<const Candidate> operands, std::size_t axis,
+            const std::vector<double>& bytes, double n) {
+  double sum = 0;
+  std::size_t moved = 0;
+  // An op is cut where one of its operands already is. Cutting whole operands on its own account
+  // would only put off a gather: that is left to whoever lays tensors out.
+  bool anchored = false;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    anchored |=
+        operands[i].given && row.in[i].is_shard() && operands[i].layout.placement(axis).is_shard();
+  }
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (!operands[i].given) continue;
+    const Placement& have = operands[i].layout.placement(axis);
+    sum += cost(have, row.in[i], bytes[i], n);
+    if (!anchored && !have.is_shard() && row.in[i].is_shard()) sum += bytes[i] * (n - 1) / n;
+    moved += have != row.in[i] ? 1 : 0;
+  }
+  const auto partial = std::count_if(row.out.begin(), row.out.end(),
+                                     [](const Placement& p) { return p.is_partial(); });
+  // Along an axis of one rank nothing matters but to leave tensors alone.
+  return {sum, n == 1 ? 0 : static_cast<std::size_t>(partial), moved};
+}
+
+}  // namespace
+
+std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operands,
+                             const std::vector<Row>& rows, std::size_t results,
+                             std::optional<std::size_t> keep) {
+  const std::size_t axes = mesh.axes();
+  std::vector<std::vector<Placement>> in(operands.size());
+  std::vector<std::vector<Placement>> out(results);
+  // The bytes of each operand's piece if the axis at hand did not cut it.
+  std::vector<double> bytes;
+  for (const Candidate& c : operands) {
+    double b = c.bytes;
+    for (std::size_t a = 0; a < axes; ++a) {
+      if (c.layout.placement(a).is_shard()) b /= static_cast<double>(mesh.size(a));
+    }
+    bytes.push_back(b);
+  }
+  for (std::size_t a = 0; a < axes; ++a) {
+    const auto n = static_cast<double>(mesh.size(a));
+    std::vector<double> uncut = bytes;
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      if (operands[i].layout.placement(a).is_shard()) uncut[i] *= n;
+    }
+    std::optional<Row> best;
+    Price best_price;
+    for (Row& row : rows_for(rows, operands, a)) {
+      row.out.resize(results);
+      if (keep) {
+        const Placement& stays = operands[*keep].layout.placement(a);
+        if (row.in[*keep] != stays || row.out.empty() || row.out[0] != stays) continue;
+      }
+      const Price p = price(row, operands, a, uncut, n);
+      if (std::get<0>(p) == kNever) continue;
+      if (!best || p < best_price) {
+        best = std::move(row);
+        best_price = p;
+      }
+    }
+    if (!best) return std::nullopt;
+    for (std::size_t i = 0; i < operands.size(); ++i) in[i].push_back(best->in[i]);
+    for (std::size_t i = 0; i < results; ++i) out[i].push_back(best->out[i]);
+  }
+  const AxisList order = common_order(mesh, operands, keep);
+  Choice choice;
+  for (const auto& p : in) choice.in.push_back(layout_in_order(mesh, p, order));
+  for (const auto& p : out) choice.out.push_back(layout_in_order(mesh, p, order));
+  return choice;
+}
+
+}  // namespace intarsia

@@ -1,0 +1,48 @@
+// From one-axis rows to layouts on N axes: written once, for all ops.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "intarsia/layout.h"
+
+namespace intarsia {
+
+/// One way to do an op along one mesh axis: how its operands and results lie there. A shard S(d)
+/// stands for every way to cut d, also in blocks: an op that can be cut along an index can be cut
+/// anywhere.
+struct Row {
+  std::vector<Placement> in;
+  std::vector<Placement> out;
+  /// The op is linear in the operands that are partial here: P stands for P(sum) and P(avg).
+  bool linear = false;
+};
+
+/// An operand as the choice sees it.
+struct Candidate {
+  Layout layout;
+  double bytes = 0;
+  /// False for operands that were not passed.
+  bool given = true;
+};
+
+/// The layouts in which an op runs.
+struct Choice {
+  std::vector<Layout> in;
+  std::vector<Layout> out;
+};
+
+/// Picks, axis by axis, the row to which the operands move with the fewest bytes. Ties go to rows
+/// that leave fewer results partial, then to those that move fewer operands, then to the first:
+/// every rank picks the same. Running the op replicated is always one of the choices.
+///
+/// `keep`: an operand that must stay as it is, with result 0 laid out alike: what an op in place
+/// needs. Nothing, when no row does that.
+///
+/// REQUIRES: all candidates are on `mesh`; every row has `operands.size()` inputs.
+std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operands,
+                             const std::vector<Row>& rows, std::size_t results,
+                             std::optional<std::size_t> keep = std::nullopt);
+
+}  // namespace intarsia

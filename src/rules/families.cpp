@@ -1,0 +1,317 @@
+#include "rules/families.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "intarsia/error.h"
+
+namespace intarsia::rules {
+namespace {
+
+Placement at_dim(int dim, const Placement& otherwise = {}) {
+  return dim >= 0 ? Placement::shard(dim) : otherwise;
+}
+
+bool contains(const std::vector<std::size_t>& values, std::size_t v) {
+  return std::find(values.begin(), values.end(), v) != values.end();
+}
+
+/// Whether a dimension is one of those that a reduction takes away or makes 1.
+bool reduces(const std::optional<std::vector<std::size_t>>& dims, std::size_t d) {
+  return !dims || contains(*dims, d);
+}
+
+/// Where input dimension `d` is in the result of a reduction; -1 when it is reduced.
+int after_reduction(const Question& q, const std::optional<std::vector<std::size_t>>& dims,
+                    std::size_t d) {
+  if (reduces(dims, d)) return -1;
+  if (q.flag("keepdim")) return static_cast<int>(d);
+  int place = 0;
+  for (std::size_t i = 0; i < d; ++i) place += reduces(dims, i) ? 0 : 1;
+  return place;
+}
+
+Rows reduction(const Question& q, const Placement& kind, bool is_linear) {
+  Rows rows;
+  const auto dims = q.dims();
+  for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
+    rows.push_back(split({static_cast<int>(d)}, {after_reduction(q, dims, d)}, kind));
+  }
+  if (is_linear) rows.push_back(linear(1, {0}));
+  return rows;
+}
+
+/// Rows of an einsum of two or three operands: letters name indices, `+` a term that is added.
+Rows einsum(const std::vector<std::string_view>& in, std::string_view out) {
+  std::string letters;
+  for (const std::string_view operand : in) {
+    for (const char c : operand) {
+      if (letters.find(c) == std::string::npos) letters += c;
+    }
+  }
+  Rows rows;
+  const auto place = [](std::string_view text, char c) {
+    const auto at = text.find(c);
+    return at == std::string_view::npos ? -1 : static_cast<int>(at);
+  };
+  for (const char c : letters) {
+    std::vector<int> dims;
+    for (const std::string_view operand : in) dims.push_back(place(operand, c));
+    rows.push_back(split(dims, {place(out, c)}));
+  }
+  for (std::size_t i = 0; i < in.size(); ++i) rows.push_back(linear(in.size(), {i}));
+  return rows;
+}
+
+/// The same with a term that is added to the product, and broadcast to it.
+Rows with_term(const Question& q, const Rows& product, std::size_t out_dims) {
+  const Operand& term = q.in(0);
+  Rows rows;
+  for (const Row& row : product) {
+    if (row.linear) continue;
+    Row with;
+    const Placement& out = row.out[0];
+    Placement at = out;  // a term of a partial product is partial
+    if (out.is_shard()) {
+      const int d = out.dim() - static_cast<int>(out_dims - term.dims());
+      const bool there = d >= 0 && term.sizes[static_cast<std::size_t>(d)] != 1;
+      at = there ? Placement::shard(d) : Placement();
+    }
+    with.in = {at, row.in[0], row.in[1]};
+    with.out = row.out;
+    rows.push_back(with);
+  }
+  rows.push_back(linear(3, {0, 1}));
+  rows.push_back(linear(3, {0, 2}));
+  return rows;
+}
+
+/// In which operands, jointly, a pointwise op is linear.
+std::vector<std::vector<std::size_t>> linear_in(const Question& q) {
+  std::string name(q.schema().name().substr(6));
+  if (name.back() == '_') name.pop_back();
+  const auto is = [&](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  const bool two = q.inputs() >= 2;
+  if (is({"add", "sub"}) || (name == "lerp" && q.inputs() == 2) || name == "copy") {
+    return two ? std::vector<std::vector<std::size_t>>{{0, 1}}
+               : std::vector<std::vector<std::size_t>>{};
+  }
+  if (name == "mul") {
+    return two ? std::vector<std::vector<std::size_t>>{{0}, {1}}
+               : std::vector<std::vector<std::size_t>>{{0}};
+  }
+  if (name == "div") {
+    const c10::IValue* rounding = q.arg("rounding_mode");
+    if (rounding == nullptr || rounding->isNone()) return {{0}};
+    return {};
+  }
+  if (is({"neg", "clone", "zero", "positive"})) return {{0}};
+  if (name == "_to_copy") {
+    const c10::IValue* dtype = q.arg("dtype");
+    const bool exact = dtype == nullptr || dtype->isNone() ||
+                       at::isFloatingType(dtype->toScalarType()) ||
+                       at::isComplexType(dtype->toScalarType());
+    if (exact) return {{0}};
+    return {};
+  }
+  if (name == "where") return {{1, 2}};
+  if (name == "addcmul") return {{0, 1}, {0, 2}};
+  if (name == "addcdiv") return {{0, 1}};
+  if (name.ends_with("_backward")) return {{0}};
+  return {};
+}
+
+}  // namespace
+
+Row split(const std::vector<int>& in, const std::vector<int>& out, const Placement& missing) {
+  Row row;
+  for (const int d : in) row.in.push_back(at_dim(d));
+  for (const int d : out) row.out.push_back(at_dim(d, missing));
+  return row;
+}
+
+Row linear(std::size_t operands, const std::vector<std::size_t>& partial, std::size_t results) {
+  Row row;
+  row.linear = true;
+  row.in.resize(operands);
+  for (const std::size_t i : partial) row.in[i] = Placement::partial();
+  row.out.assign(results, Placement::partial());
+  return row;
+}
+
+// ---- pointwise -------------------------------------------------------------------------------
+
+Sizes broadcast_sizes(const Question& q) {
+  Shape out;
+  for (std::size_t i = 0; i < q.inputs(); ++i) {
+    const Operand& x = q.in(i);
+    if (!x.given) continue;
+    while (out.size() < x.dims()) out.insert(0, 1);
+    for (std::size_t d = 0; d < x.dims(); ++d) {
+      std::int64_t& size = out[out.size() - x.dims() + d];
+      if (x.sizes[d] == 1 || x.sizes[d] == size) continue;
+      if (size != 1) {
+        fail<ValueError>(q.schema().name(), "sizes (", join(x.sizes), ") and (", join(out),
+                         ") do not broadcast");
+      }
+      size = x.sizes[d];
+    }
+  }
+  return Sizes(std::max<std::size_t>(q.results(), 1), out);
+}
+
+Sizes sizes_of_first(const Question& q) { return Sizes(q.results(), q.in(0).sizes); }
+Sizes second_sizes(const Question& q) { return Sizes(q.results(), q.in(1).sizes); }
+
+Rows pointwise(const Question& q) {
+  const Shape out = broadcast_sizes(q)[0];
+  const std::size_t results = std::max<std::size_t>(q.results(), 1);
+  Rows rows;
+  for (std::size_t d = 0; d < out.size(); ++d) {
+    if (out[d] == 1) continue;
+    std::vector<int> in;
+    for (std::size_t i = 0; i < q.inputs(); ++i) {
+      const Operand& x = q.in(i);
+      const std::size_t missing = out.size() - x.dims();
+      const bool there = x.given && d >= missing && x.sizes[d - missing] != 1;
+      in.push_back(there ? static_cast<int>(d - missing) : -1);
+    }
+    rows.push_back(split(in, std::vector<int>(results, static_cast<int>(d))));
+  }
+  for (const auto& group : linear_in(q)) rows.push_back(linear(q.inputs(), group, results));
+  return rows;
+}
+
+// ---- products --------------------------------------------------------------------------------
+
+Rows mm(const Question&) { return einsum({"mk", "kn"}, "mn"); }
+Rows bmm(const Question&) { return einsum({"bmk", "bkn"}, "bmn"); }
+Rows mv(const Question&) { return einsum({"mk", "k"}, "m"); }
+Rows dot(const Question&) { return einsum({"k", "k"}, ""); }
+Rows addmm(const Question& q) { return with_term(q, mm(q), 2); }
+Rows baddbmm(const Question& q) { return with_term(q, bmm(q), 3); }
+
+Sizes matmul_sizes(const Question& q) {
+  const std::size_t first = q.inputs() - 2;  // a term may come before
+  const Shape& a = q.in(first).sizes;
+  const Shape& b = q.in(first + 1).sizes;
+  const auto refuse = [&] {
+    fail<ValueError>(q.schema().name(), "sizes (", join(a), ") and (", join(b),
+                     ") cannot be multiplied");
+  };
+  if (a.size() < 1 || b.size() < 1 || b.size() > a.size() || a.size() > 3) refuse();
+  const std::size_t contracted = b.size() == 1 ? 0 : b.size() - 2;
+  if (a.back() != b[contracted] || (a.size() == 3 && (b.size() != 3 || a[0] != b[0]))) refuse();
+  Shape out = a;
+  out.erase(out.size() - 1);
+  if (b.size() > 1) out.push_back(b.back());
+  return {out};
+}
+
+// ---- reductions ------------------------------------------------------------------------------
+
+Rows sum(const Question& q) { return reduction(q, Placement::partial(), true); }
+
+Rows extremum(const Question& q) {
+  if (q.schema().overload_name() == "other") return pointwise(q);
+  const bool is_max = q.schema().name().find("max") != std::string::npos;
+  if (q.results() == 2 || q.arg("dim_max") != nullptr) return reduce_whole(q);
+  return reduction(q, Placement::partial(is_max ? Reduction::max : Reduction::min), false);
+}
+
+Rows logical(const Question& q) {
+  const bool is_any = q.schema().name() == "aten::any";
+  if (q.in(0).dtype != at::kBool) return reduce_whole(q);
+  return reduction(q, Placement::partial(is_any ? Reduction::bit_or : Reduction::bit_and), false);
+}
+
+Rows product(const Question& q) {
+  return reduction(q, Placement::partial(Reduction::product), false);
+}
+
+Rows vector_norm(const Question& q) {
+  const c10::IValue* order = q.arg("ord") != nullptr ? q.arg("ord") : q.arg("p");
+  const double p = order == nullptr || order->isNone() ? 2.0 : order->toScalar().toDouble();
+  if (p == 0) return reduction(q, Placement::partial(), false);
+  if (p == std::numeric_limits<double>::infinity())
+    return reduction(q, Placement::partial(Reduction::max), false);
+  if (p == -std::numeric_limits<double>::infinity())
+    return reduction(q, Placement::partial(Reduction::min), false);
+  if (p < 0) return reduce_whole(q);
+  return reduction(q, Placement::partial_norm(p), false);
+}
+
+Rows reduce_whole(const Question& q) {
+  Rows rows;
+  const auto dims = q.dims();
+  for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
+    const int place = after_reduction(q, dims, d);
+    if (place >= 0) {
+      rows.push_back(split({static_cast<int>(d)}, std::vector<int>(q.results(), place)));
+    }
+  }
+  return rows;
+}
+
+Sizes reduced_sizes(const Question& q) {
+  if (q.schema().overload_name() == "other") return broadcast_sizes(q);
+  const auto dims = q.dims();
+  Shape out;
+  for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
+    if (!reduces(dims, d)) {
+      out.push_back(q.in(0).sizes[d]);
+    } else if (q.flag("keepdim")) {
+      out.push_back(1);
+    }
+  }
+  return Sizes(q.results(), out);
+}
+
+Rows along(const Question& q) {
+  Rows rows;
+  const std::size_t dim = q.in(0).dims() == 0 ? 0 : q.dim();
+  const std::string& name = q.schema().name();
+  const bool backward = name.find("_backward") != std::string::npos;
+  for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
+    if (d == dim) continue;
+    const int at = static_cast<int>(d);
+    rows.push_back(split(std::vector<int>(q.inputs(), at), std::vector<int>(q.results(), at)));
+  }
+  if (backward || name == "aten::cumsum") rows.push_back(linear(q.inputs(), {0}));
+  return rows;
+}
+
+Sizes along_sizes(const Question& q) {
+  Shape out = q.in(0).sizes;
+  if (q.arg("k") != nullptr && !out.empty()) out[q.dim()] = q.integer("k");  // topk
+  return Sizes(q.results(), out);
+}
+
+/// Losses of two tensors of one size, reduced over everything or not at all.
+Rows loss_over_all(const Question& q) {
+  const std::size_t first = q.in(0).dims() == 0 ? 1 : 0;  // backward: the gradient comes first
+  const bool backward = q.schema().name().find("_backward") != std::string::npos;
+  const bool reduced = q.integer("reduction", 1) != 0;
+  Rows rows;
+  const Shape& sizes = q.in(backward ? 1 : first).sizes;
+  for (std::size_t i = backward ? 1 : 0; i < q.inputs(); ++i) {
+    if (q.in(i).sizes != sizes) return {};  // broadcasting: leave it to the replicated form
+  }
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    const int at = static_cast<int>(d);
+    std::vector<int> in(q.inputs(), at);
+    if (backward && reduced) in[0] = -1;
+    rows.push_back(split(in, {backward || !reduced ? at : -1}));
+  }
+  if (backward) rows.push_back(linear(q.inputs(), {0}));
+  return rows;
+}
+
+Sizes loss_sizes(const Question& q) {
+  if (q.schema().name().find("_backward") != std::string::npos) return {q.in(1).sizes};
+  return q.integer("reduction", 1) == 0 ? broadcast_sizes(q) : Sizes{Shape{}};
+}
+
+}  // namespace intarsia::rules

@@ -1,0 +1,292 @@
+#include "tensor/decide.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "intarsia/boxes.h"
+#include "intarsia/error.h"
+#include "tensor/local_forms.h"
+#include "tensor/state.h"
+
+namespace intarsia {
+namespace {
+
+/// Every operand's spec; refuses operands that cannot be together.
+void read_operands(const Frame& f, Decision& d) {
+  const Layout replicated = Layout::replicated(f.mesh());
+  for (const Frame::Tensor& t : f.tensors) {
+    d.plain.push_back(t.impl == nullptr);
+    if (!t.given()) {
+      d.in.emplace_back();
+      continue;
+    }
+    if (t.impl == nullptr) {
+      if (t.written) {
+        f.refuse("writes a distributed result into a plain tensor",
+                 "make it distributed first, or take full() or local() of the others");
+      }
+      if (t.tensor->layout() != at::kStrided) {
+        f.refuse("a sparse or otherwise unstrided tensor is beside distributed ones",
+                 "make it dense");
+      }
+      d.in.emplace_back(replicated, to_shape(t.tensor->sizes()), to_shape(t.tensor->strides()), 0,
+                        t.tensor->scalar_type());
+      continue;
+    }
+    if (&t.impl->state() != &f.state()) {
+      f.refuse("tensors of two worlds meet", "keep them apart, or go through full()");
+    }
+    if (t.impl->spec()->layout.mesh() != f.mesh()) {
+      f.refuse(concat("tensors lie on different meshes, ", f.mesh(), " and ",
+                      t.impl->spec()->layout.mesh()),
+               "put all of them on one mesh; axes that a tensor does not use are R");
+    }
+    d.in.push_back(t.impl->spec());
+  }
+}
+
+std::vector<Operand> rule_operands(const Decision& d) {
+  std::vector<Operand> out;
+  for (const Spec& s : d.in) {
+    out.push_back(s ? Operand{s->sizes, s->dtype, true} : Operand{});
+  }
+  return out;
+}
+
+std::vector<Candidate> candidates(const Frame& f, const Decision& d, std::size_t count) {
+  std::vector<Candidate> out;
+  const Layout replicated = Layout::replicated(f.mesh());
+  for (std::size_t i = 0; i < count; ++i) {
+    const Spec& s = d.in[i];
+    if (!s) {
+      out.push_back({replicated, 0, false});
+      continue;
+    }
+    out.push_back({s->layout,
+                   static_cast<double>(s->numel) * static_cast<double>(c10::elementSize(s->dtype)),
+                   true});
+  }
+  return out;
+}
+
+/// The strides of a result as ATen would make them.
+Shape strides_of_result(const Frame& f, const Decision& d, const Rule& rule, const Shape& sizes,
+                        std::size_t index) {
+  if (!rule.options.memory_order.empty()) {
+    Shape like(sizes.size(), 0);
+    std::int64_t rank = static_cast<std::int64_t>(sizes.size());
+    for (const std::int8_t dim : rule.options.memory_order) {
+      if (static_cast<std::size_t>(dim) < sizes.size())
+        like[static_cast<std::size_t>(dim)] = rank--;
+    }
+    return strides_in_order_of(sizes, like);
+  }
+  if (!rule.options.follows_strides || index > 0) return contiguous_strides(sizes);
+  const c10::IValue* format = f.argument("memory_format");
+  if (format != nullptr && format->isInt()) {
+    const auto wanted = static_cast<at::MemoryFormat>(format->toInt());
+    if (wanted == at::MemoryFormat::ChannelsLast)
+      return to_shape(c10::get_channels_last_strides_2d(to_ref(sizes)));
+    if (wanted == at::MemoryFormat::ChannelsLast3d)
+      return to_shape(c10::get_channels_last_strides_3d(to_ref(sizes)));
+    if (wanted == at::MemoryFormat::Contiguous) return contiguous_strides(sizes);
+  }
+  for (const Spec& s : d.in) {
+    if (s && s->sizes == sizes) {
+      return s->contiguous ? contiguous_strides(sizes) : strides_in_order_of(sizes, s->strides);
+    }
+  }
+  return contiguous_strides(sizes);
+}
+
+void replicate_all(const Frame& f, Decision& d) {
+  d.layouts.assign(f.tensors.size(), Layout::replicated(f.mesh()));
+  d.open_results = true;
+}
+
+/// The operand that an op in place writes.
+std::optional<std::size_t> written_operand(const Frame& f) {
+  for (std::size_t i = 0; i < f.tensors.size(); ++i) {
+    if (f.tensors[i].written && !f.tensors[i].is_out) return i;
+  }
+  return std::nullopt;
+}
+
+void check_in_place_sizes(const Frame& f, const Decision& d, std::size_t self,
+                          const std::vector<Shape>& sizes) {
+  if (sizes.empty() || sizes[0] == d.in[self]->sizes) return;
+  f.refuse(concat("an op in place would have to change the sizes (", join(d.in[self]->sizes),
+                  ") to (", join(sizes[0]), ")"),
+           "use the op that is not in place");
+}
+
+void check_out_sizes(const Frame& f, const Decision& d, const std::vector<Shape>& sizes) {
+  std::size_t k = 0;
+  for (std::size_t i = 0; i < f.tensors.size(); ++i) {
+    if (!f.tensors[i].is_out || k >= sizes.size()) continue;
+    if (d.in[i]->sizes != sizes[k]) {
+      f.refuse(concat("out= has sizes (", join(d.in[i]->sizes), ") where the result has (",
+                      join(sizes[k]), "), and a distributed tensor cannot be resized"),
+               "pass a tensor of the right sizes, or use the op without out=");
+    }
+    ++k;
+  }
+}
+
+void decide_by_rule(const Frame& f, Decision& d) {
+  const Rule& rule = *f.info.rule;
+  const Question q(f.info.op.schema(), f.arguments(), rule_operands(d));
+  const std::vector<Shape> sizes = rule.sizes(q);
+  if (sizes.empty() && q.results() > 0) return replicate_all(f, d);
+  const std::vector<Row> rows = rule.rows(q);
+  const auto operands = candidates(f, d, q.inputs());
+  const std::size_t results = std::max<std::size_t>(q.results(), 1);
+  const auto self = written_operand(f);
+  std::optional<Choice> choice;
+  if (self) {
+    check_in_place_sizes(f, d, *self, sizes);
+    choice = choose(f.mesh(), operands, rows, results, self);
+    d.brings_back = !choice;
+  }
+  if (!choice) choice = choose(f.mesh(), operands, rows, results);
+  TORCH_INTERNAL_ASSERT(choice, "running replicated is always possible");
+  d.layouts = std::move(choice->in);
+  d.layouts.resize(f.tensors.size(), Layout::replicated(f.mesh()));
+  d.out_layouts = choice->out;
+  if (f.info.has_out) check_out_sizes(f, d, sizes);
+  for (std::size_t r = 0; r < q.results(); ++r) {
+    Result result{Result::Kind::tensor, {}, 0};
+    if (self) {
+      result = {Result::Kind::written, {}, *self};
+    } else if (f.info.has_out) {
+      result = {Result::Kind::written, {}, q.inputs() + r};
+    } else {
+      // The dtype is filled in from the first local result: it depends on nothing else.
+      result.specs.emplace_back(choice->out[r], sizes[r],
+                                strides_of_result(f, d, rule, sizes[r], r), 0,
+                                d.in[0] ? d.in[0]->dtype : at::kFloat);
+    }
+    d.results.push_back(std::move(result));
+  }
+  set_local_form(f, rule, q, sizes, d);
+}
+
+/// New tensors made after another one lie like it if they have its sizes, and are whole otherwise.
+void decide_like(const Frame& f, Decision& d) {
+  const Mesh& mesh = f.mesh();
+  Layout layout = Layout::replicated(mesh);
+  const c10::IValue* size = f.argument("size");
+  const Shape sizes =
+      size != nullptr ? to_shape(at::IntArrayRef(size->toIntVector())) : d.in[0]->sizes;
+  if (sizes == d.in[0]->sizes) {
+    layout = d.in[0]->layout;
+    for (std::size_t a = 0; a < mesh.axes(); ++a) {
+      if (layout.placement(a).is_partial()) layout = layout.with(a, Placement::replicate());
+    }
+  }
+  Shape strides = contiguous_strides(sizes);
+  if (const c10::IValue* given = f.argument("stride")) {
+    strides = to_shape(at::IntArrayRef(given->toIntVector()));
+    // Only dense strides can be cut.
+    if (strides != strides_in_order_of(sizes, strides))
+      strides = strides_in_order_of(sizes, strides);
+  } else if (size == nullptr && !d.in[0]->contiguous) {
+    const c10::IValue* format = f.argument("memory_format");
+    const bool wants_contiguous =
+        format != nullptr && format->isInt() &&
+        static_cast<at::MemoryFormat>(format->toInt()) == at::MemoryFormat::Contiguous;
+    if (!wants_contiguous) strides = strides_in_order_of(sizes, d.in[0]->strides);
+  }
+  const c10::IValue* dtype = f.argument("dtype");
+  const at::ScalarType type = dtype != nullptr && !dtype->isNone()
+                                  ? static_cast<at::ScalarType>(dtype->toInt())
+                                  : d.in[0]->dtype;
+  d.layouts.assign(f.tensors.size(), layout);
+  for (std::size_t i = 0; i < d.layouts.size(); ++i) {
+    if (d.in[i]) d.layouts[i] = d.in[i]->layout;
+  }
+  d.results.push_back({Result::Kind::tensor, {Spec(layout, sizes, strides, 0, type)}, 0});
+  d.out_layouts = {layout};
+  set_local_factory(f, d);
+}
+
+/// A rank whose piece of some operand is empty, though the operand is not, does not run the op: its
+/// results are empty, or add nothing to what others compute.
+void find_skips(const Frame& f, Decision& d, const std::vector<Coordinate>& here) {
+  if (f.info.family != Family::rule || d.open_results) return;
+  d.skip.assign(here.size(), false);
+  bool any = false;
+  for (std::size_t m = 0; m < here.size(); ++m) {
+    for (std::size_t i = 0; i < d.in.size(); ++i) {
+      if (!d.in[i] || d.in[i]->numel == 0) continue;
+      for (const std::int64_t n : local_shape(d.layouts[i], d.in[i]->sizes, here[m])) {
+        if (n == 0) d.skip[m] = any = true;
+      }
+    }
+  }
+  if (!any) d.skip.clear();
+}
+
+bool is_simple(const Frame& f, const Decision& d, const std::vector<Coordinate>& here) {
+  return here.size() == 1 && d.moves.empty() && d.skip.empty() && d.local_arguments.empty() &&
+         !d.local_call && !d.local_op && !d.brings_back && !d.moves_view && !d.open_results &&
+         !f.info.has_out;
+}
+
+}  // namespace
+
+std::vector<Coordinate> hosted_coordinates(const World& world, const Mesh& mesh) {
+  std::vector<Coordinate> out;
+  for (const std::int64_t rank : world.hosted()) {
+    if (const auto at = mesh.coordinate_of(rank)) out.push_back(*at);
+  }
+  return out;
+}
+
+void plan_moves(const Frame& f, Decision& d) {
+  bool any = false;
+  std::vector<std::optional<Plan>> moves(d.in.size());
+  for (std::size_t i = 0; i < d.in.size(); ++i) {
+    if (!d.in[i] || d.in[i]->layout == d.layouts[i] || f.tensors[i].is_out) continue;
+    moves[i] = make_plan(d.in[i]->layout, d.layouts[i]);
+    if (!moves[i]) {
+      f.refuse(concat("no exact way leads from ", d.in[i]->layout.placements_text(), " to ",
+                      d.layouts[i].placements_text()),
+               "redistribute it to R first");
+    }
+    any = true;
+  }
+  if (any) d.moves = std::move(moves);
+}
+
+Decision decide(const Frame& f) {
+  Decision d;
+  read_operands(f, d);
+  switch (f.info.family) {
+    case Family::rule:
+      decide_by_rule(f, d);
+      break;
+    case Family::view:
+      decide_view(f, d);
+      break;
+    case Family::like:
+      decide_like(f, d);
+      break;
+    case Family::each:
+      decide_each(f, d);
+      break;
+    default:
+      replicate_all(f, d);
+  }
+  plan_moves(f, d);
+  if (f.info.family == Family::view) d.moves_view = !d.moves.empty();
+  if (d.open_results && (f.info.in_place || f.info.has_out)) d.brings_back = true;
+  const auto here = hosted_coordinates(f.lead->world(), f.mesh());
+  find_skips(f, d, here);
+  d.simple = is_simple(f, d, here);
+  return d;
+}
+
+}  // namespace intarsia

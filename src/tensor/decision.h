@@ -1,0 +1,101 @@
+// Decision: how one call of an op is run on the pieces; made once for each kind of call.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "intarsia/plan.h"
+#include "rules/rule.h"
+#include "tensor/spec.h"
+
+namespace intarsia {
+
+enum class ArgumentKind : std::uint8_t {
+  tensor,
+  tensor_list,
+  fixed,  ///< its value decides layouts or sizes, and enters the key
+  typed,  ///< only its type does: step-varying scalars
+};
+
+/// How ops of a family are decided and run.
+enum class Family : std::uint8_t {
+  rule,
+  view,
+  like,    ///< new tensors made after another one
+  random,  ///< by global index, see random.h
+  each,    ///< foreach and fused optimizer ops: tensor by tensor
+  refused,
+  fallback  ///< no rule: replicated
+};
+
+/// How to read the arguments of an op; made once per op.
+struct OpInfo {
+  explicit OpInfo(const c10::OperatorHandle& op);
+
+  struct Argument {
+    ArgumentKind kind = ArgumentKind::fixed;
+    bool written = false;
+    bool is_out = false;
+  };
+
+  c10::OperatorHandle op;
+  std::string name;       ///< `aten::add_.Tensor`
+  std::string base_name;  ///< `add`
+  std::vector<Argument> arguments;
+  Family family = Family::fallback;
+  const Rule* rule = nullptr;
+  bool in_place = false;  ///< writes to its first tensor argument, or to lists
+  bool has_out = false;
+  std::size_t returns = 0;
+};
+
+/// How one result is wrapped.
+struct Result {
+  enum class Kind : std::uint8_t { value, tensor, list, written } kind = Kind::value;
+  std::vector<Spec> specs;  ///< one; for a list, as many as it has
+  std::size_t operand = 0;  ///< for `written`: the operand that is returned
+};
+
+/// What an op does to the pieces of one hosted rank, where it is not the op itself.
+using LocalCall = std::function<void(std::size_t member, torch::jit::Stack& stack)>;
+
+struct Decision {
+  /// The operands' specs; plain ones count as replicated. They also keep the key's words unique.
+  std::vector<Spec> in;
+  std::vector<bool> plain;
+  /// The layouts in which the op runs, and how each operand gets there: empty where all stay.
+  std::vector<Layout> layouts;
+  std::vector<std::optional<Plan>> moves;
+  std::vector<Result> results;
+  /// Layouts in which results leave the local op, where `results` say otherwise (in place, out=).
+  std::vector<Layout> out_layouts;
+
+  /// The op to run on the pieces; for each hosted rank, arguments to replace, by index.
+  std::optional<c10::OperatorHandle> local_op;
+  std::vector<std::vector<std::pair<std::size_t, c10::IValue>>> local_arguments;
+  LocalCall local_call;
+  /// Runs once after the local op, on the pieces of each result.
+  std::function<void(std::vector<std::vector<at::Tensor>>& results)> afterwards;
+  /// Run ATen's own decomposition of the op instead, on the distributed tensors.
+  bool decomposes = false;
+
+  /// An operand in place cannot stay in its layout: the op works on a copy, which is brought back.
+  bool brings_back = false;
+  /// The results of a view are views of a moved copy.
+  bool moves_view = false;
+  /// Some hosted rank has an empty piece of a tensor that is not empty: results are made without
+  /// running the op, for that rank.
+  std::vector<bool> skip;
+  /// Ops without a rule: specs are taken from the results.
+  bool open_results = false;
+  /// One hosted rank, nothing to move, to replace, to skip or to bring back.
+  bool simple = false;
+};
+
+}  // namespace intarsia

@@ -1,0 +1,159 @@
+#include "tensor/dispatch.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/AutogradState.h>
+
+#include <map>
+#include <mutex>
+
+#include "base/text.h"
+#include "intarsia/error.h"
+#include "tensor/autograd.h"
+#include "tensor/decide.h"
+#include "tensor/execute.h"
+#include "tensor/formulas.h"
+#include "tensor/random.h"
+#include "tensor/state.h"
+
+namespace intarsia {
+namespace {
+
+/// Things that only some tensors have, looked at before an op runs on them.
+void check_operand(const Frame& f, const Frame::Tensor& t) {
+  const Extra& extra = *t.impl->extra();
+  if (extra.window && extra.window->base->version_counter().enabled() &&
+      extra.window->base->version_counter().current_version() > extra.window->version) {
+    f.refuse("a view whose elements had been moved is older than the last write to its base",
+             "take the view again after writing, or write through the view");
+  }
+}
+
+void run(const OpInfo& info, torch::jit::Stack& stack) {
+  Frame f(info, stack);
+  TORCH_INTERNAL_ASSERT(f.lead != nullptr, info.name, " reached us without a tensor of ours");
+  for (const Frame::Tensor& t : f.tensors) {
+    if (t.impl == nullptr) continue;
+    if (t.impl->extra()) check_operand(f, t);
+    if (!t.impl->hooked && t.impl->autograd_meta() != nullptr) attach_leaf_hook(*t.tensor);
+  }
+  switch (info.family) {
+    case Family::random:
+      return run_random(f);
+    case Family::refused:
+      f.refuse("a distributed tensor cannot take other sizes or memory in place",
+               "make a new tensor");
+    default:
+      break;
+  }
+  auto& cache = f.state().decisions();
+  using Cache = BoundedCache<Decision>;
+  const Cache::Key key(f.key.data(), f.key.size());
+  const std::uint64_t hash = Cache::hash(key);
+  const auto known = cache.find(key, hash);
+  const bool is_view = info.family == Family::view;
+  if (known && known->simple && !(info.in_place && f.lead->extra())) {
+    execute_simple(f, *known);
+  } else if (known && !known->decomposes) {
+    execute(f, const_cast<Decision&>(*known), false);
+  } else {
+    const auto made =
+        known ? std::const_pointer_cast<Decision>(known) : std::make_shared<Decision>(decide(f));
+    if (made->decomposes) {
+      if (!known) cache.insert(key, hash, made);
+      info.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
+      return;
+    }
+    TensorState& state = f.state();
+    const auto world = f.lead->shared_world();  // the stack may own the last tensor of it
+    const std::vector<std::uint64_t> words(key.begin(), key.end());
+    execute(f, *made, true);
+    state.decisions().insert(words, hash, made);
+  }
+  // Autograd shall redo this view by calling the op again, not by strides over storage.
+  if (is_view) c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
+}
+
+/// Our errors as those that ATen's users expect.
+template <class Function>
+void translating(Function&& call) {
+  try {
+    call();
+  } catch (const ValueError& e) {
+    throw c10::ValueError({__func__, __FILE__, __LINE__}, e.what());
+  } catch (const UnsupportedError& e) {
+    throw c10::NotImplementedError({__func__, __FILE__, __LINE__}, e.what());
+  } catch (const WorldError& e) {
+    throw c10::DistError({__func__, __FILE__, __LINE__}, e.what());
+  }
+}
+
+/// The kernel of one op.
+class OpKernel final : public c10::OperatorKernel {
+ public:
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    const OpInfo* info = info_.load(std::memory_order_acquire);
+    if (info == nullptr) info = read(op);
+    translating([&] { run(*info, *stack); });
+  }
+
+ private:
+  const OpInfo* read(const c10::OperatorHandle& op) {
+    const std::scoped_lock lock(mutex_);
+    if (!owned_) {
+      owned_ = std::make_unique<OpInfo>(op);
+      info_.store(owned_.get(), std::memory_order_release);
+    }
+    return owned_.get();
+  }
+
+  std::atomic<const OpInfo*> info_ = nullptr;
+  std::mutex mutex_;
+  std::unique_ptr<OpInfo> owned_;
+};
+
+/// For ops that are defined later or in other namespaces.
+void run_any(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  static auto* const mutex = new std::mutex;
+  static auto* const known =
+      new std::map<c10::OperatorName, std::unique_ptr<OpInfo>,
+                   decltype([](const auto& a, const auto& b) {
+                     return std::tie(a.name, a.overload_name) < std::tie(b.name, b.overload_name);
+                   })>;
+  const OpInfo* info = nullptr;
+  {
+    const std::scoped_lock lock(*mutex);
+    auto& entry = (*known)[op.operator_name()];
+    if (!entry) entry = std::make_unique<OpInfo>(op);
+    info = entry.get();
+  }
+  translating([&] { run(*info, *stack); });
+}
+
+void register_all() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  static auto* const kept = new std::vector<c10::RegistrationHandleRAII>;
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (!name.name.starts_with("aten::")) continue;
+    const auto op = dispatcher.findOp(name);
+    if (!op || !op->hasSchema()) continue;
+    if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
+    kept->push_back(dispatcher.registerImpl(
+        name, kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<OpKernel>()),
+        std::nullopt, nullptr, "Intarsia"));
+  }
+  kept->push_back(dispatcher.registerFallback(
+      kKey, c10::KernelFunction::makeFromBoxedFunction<&run_any>(), "Intarsia"));
+}
+
+}  // namespace
+
+void register_kernels() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    register_all();
+    register_formulas();
+  });
+}
+
+}  // namespace intarsia

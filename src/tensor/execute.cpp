@@ -1,0 +1,427 @@
+#include "tensor/execute.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "base/text.h"
+#include "intarsia/boxes.h"
+#include "tensor/decide.h"
+#include "tensor/neutral.h"
+#include "tensor/state.h"
+
+namespace intarsia {
+namespace {
+
+using Stack = torch::jit::Stack;
+
+/// Local ops run below autograd and autocast: both have acted on the distributed tensors.
+struct BelowAutograd {
+  c10::impl::ExcludeDispatchKeyGuard guard{c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                           c10::autocast_dispatch_keyset};
+};
+
+/// What a view has from its base: the count of writes, where its elements come from, and whether
+/// plain tensors share its memory. `moved`: the copy that it is a view of, if not of the base.
+void share_extra(const Frame& f, const at::Tensor& out, const at::Tensor* moved) {
+  if (f.info.base_name == "_unsafe_view") return;
+  DistributedImpl& base = *f.tensors[0].impl;
+  DistributedImpl& view = impl_of(out);
+  if (moved != nullptr) {
+    const std::uint32_t version =
+        base.version_counter().enabled() ? base.version_counter().current_version() : 0;
+    view.need_extra().window = std::make_unique<Extra::Window>(
+        Extra::Window{c10::intrusive_ptr<DistributedImpl>::reclaim_copy(&base), *moved, version});
+    return;
+  }
+  if (base.spec()->partial) view.need_extra().writes = base.writes();
+  if (!base.extra()) return;
+  if (base.extra()->exposed) view.expose();
+  if (base.extra()->window) {
+    const Extra::Window& w = *base.extra()->window;
+    view.need_extra().window =
+        std::make_unique<Extra::Window>(Extra::Window{w.base, w.moved, w.version});
+  }
+}
+
+/// One call in progress.
+class Run {
+ public:
+  Run(Frame& f, Decision& d, bool first)
+      : f_(f),
+        d_(d),
+        first_(first),
+        here_(hosted_coordinates(f.lead->world(), f.mesh())),
+        members_(here_.size()) {}
+
+  void operator()() {
+    const BelowAutograd below;
+    prepare();
+    for (std::size_t m = 0; m < members_; ++m) run_member(m);
+    if (d_.afterwards) d_.afterwards(results_);
+    if (d_.brings_back || f_.info.has_out) bring_back();
+    Stack out;
+    std::size_t r = 0;
+    for (const c10::Argument& declared : f_.info.op.schema().returns()) {
+      out.push_back(wrap(r, declared));
+      ++r;
+    }
+    for (const Frame::Tensor& t : f_.tensors) {
+      if (!t.written || t.impl == nullptr) continue;
+      f_.state().note_write(*t.impl);
+      if (t.impl->extra()) write_through(*t.impl, f_.info.name);
+    }
+    f_.finish(std::move(out));
+  }
+
+ private:
+  Reason reason() const {
+    return {.op = f_.info.name, .implicit = true, .fallback = d_.open_results};
+  }
+
+  const Plan* move_of(std::size_t i) const {
+    return d_.moves.empty() || !d_.moves[i] ? nullptr : &*d_.moves[i];
+  }
+
+  void prepare() {
+    pieces_.resize(f_.tensors.size());
+    for (std::size_t i = 0; i < f_.tensors.size(); ++i) {
+      const Frame::Tensor& t = f_.tensors[i];
+      if (!t.given()) continue;
+      const Plan* plan = move_of(i);
+      if (t.is_out) {
+        for (std::size_t m = 0; m < members_; ++m)
+          pieces_[i].push_back(at::empty({0}, t.impl->pieces()[m].options()));
+      } else if (t.impl == nullptr) {
+        const Pieces whole(members_, *t.tensor);
+        pieces_[i] = plan != nullptr ? f_.state().move(d_.in[i], whole, *plan, reason()) : whole;
+      } else {
+        pieces_[i] = plan == nullptr ? t.impl->pieces()
+                     : t.written     ? f_.state().move(d_.in[i], t.impl->pieces(), *plan, reason())
+                                     : f_.state().move(*t.impl, *plan, reason());
+        // What is written and brought back must not be the operand's own memory, nor what others
+        // remember of it.
+        if (t.written && d_.brings_back) {
+          for (at::Tensor& p : pieces_[i]) p = p.clone();
+        }
+      }
+    }
+    if (d_.moves_view) {
+      const Frame::Tensor& self = f_.tensors[0];
+      // A copy of its own: writes to the view must not reach what the state remembers.
+      for (at::Tensor& p : pieces_[0]) p = p.clone();
+      moved_ = make_tensor(*self.impl, d_.in[0].with(d_.layouts[0]), pieces_[0]);
+    }
+  }
+
+  c10::IValue local_list(const c10::IValue& value, std::size_t& operand, std::size_t m) const {
+    const std::size_t n = value.toListRef().size();
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      list.reserve(n);
+      for (std::size_t k = 0; k < n; ++k) list.push_back(pieces_[operand++][m]);
+      return list;
+    }
+    c10::List<std::optional<at::Tensor>> list;
+    list.reserve(n);
+    for (std::size_t k = 0; k < n; ++k, ++operand) {
+      list.push_back(f_.tensors[operand].given() ? std::optional(pieces_[operand][m])
+                                                 : std::nullopt);
+    }
+    return list;
+  }
+
+  Stack local_stack(std::size_t m) const {
+    Stack stack;
+    std::size_t operand = 0;
+    for (std::size_t i = 0; i < f_.info.arguments.size(); ++i) {
+      const c10::IValue& value = f_.argument(i);
+      switch (f_.info.arguments[i].kind) {
+        case ArgumentKind::tensor:
+          stack.push_back(f_.tensors[operand].given() ? c10::IValue(pieces_[operand][m]) : value);
+          ++operand;
+          break;
+        case ArgumentKind::tensor_list:
+          stack.push_back(value.isNone() ? value : local_list(value, operand, m));
+          break;
+        default:
+          stack.push_back(value);
+      }
+    }
+    if (!d_.local_arguments.empty()) {
+      for (const auto& [index, value] : d_.local_arguments[m]) stack[index] = value;
+    }
+    return stack;
+  }
+
+  void run_member(std::size_t m) {
+    Stack stack;
+    if (!d_.skip.empty() && d_.skip[m]) {
+      stack = made_without_running(m);
+    } else {
+      stack = local_stack(m);
+      assert_local(stack);
+      if (d_.local_call) {
+        d_.local_call(m, stack);
+      } else {
+        (d_.local_op ? *d_.local_op : f_.info.op).callBoxed(&stack);
+      }
+    }
+    local_results_.push_back(stack);
+    results_.resize(stack.size());
+    for (std::size_t r = 0; r < stack.size(); ++r) {
+      if (stack[r].isTensor()) results_[r].push_back(stack[r].toTensor());
+    }
+  }
+
+  /// Nothing of ours may reach a local op.
+  void assert_local(const Stack& stack) const {
+    for (const c10::IValue& value : stack) {
+      if (value.isTensor()) {
+        TORCH_INTERNAL_ASSERT(!is_ours(value.toTensor()), f_.info.name);
+      } else if (value.isTensorList() || value.isOptionalTensorList()) {
+        for (const c10::IValue& e : value.toListRef()) {
+          TORCH_INTERNAL_ASSERT(!e.isTensor() || !is_ours(e.toTensor()), f_.info.name);
+        }
+      }
+    }
+  }
+
+  Stack made_without_running(std::size_t m) const {
+    Stack out;
+    for (std::size_t r = 0; r < d_.results.size(); ++r) {
+      const Result& result = d_.results[r];
+      if (result.kind == Result::Kind::written) {
+        out.emplace_back(pieces_[result.operand][m]);
+        continue;
+      }
+      const SpecData& spec = *result.specs[0];
+      const Shape sizes = local_shape(d_.out_layouts[r], spec.sizes, here_[m]);
+      out.emplace_back(
+          neutral_piece(sizes, d_.out_layouts[r],
+                        at::TensorOptions(f_.lead->world().device()).dtype(spec.dtype)));
+    }
+    return out;
+  }
+
+  void bring_back() {
+    std::size_t out = 0;
+    for (std::size_t i = 0; i < f_.tensors.size(); ++i) {
+      const Frame::Tensor& t = f_.tensors[i];
+      if (!t.written || t.impl == nullptr) continue;
+      const Layout& from = t.is_out ? (d_.open_results ? d_.layouts[i] : d_.out_layouts[out])
+                                    : (d_.open_results ? d_.layouts[i] : d_.out_layouts[0]);
+      ++out;
+      const Spec& home = t.impl->spec();
+      for (std::size_t m = 0; m < members_; ++m) check_size(t, pieces_[i][m], from, m);
+      if (from != home->layout) {
+        const auto plan = make_plan(from, home->layout);
+        TORCH_INTERNAL_ASSERT(plan, from.to_string(), " -> ", home->layout.to_string());
+        pieces_[i] = f_.state().move(home.with(from), pieces_[i], *plan, reason());
+      }
+      for (std::size_t m = 0; m < members_; ++m) t.impl->pieces()[m].copy_(pieces_[i][m]);
+    }
+  }
+
+  void check_size(const Frame::Tensor& t, const at::Tensor& piece, const Layout& layout,
+                  std::size_t m) const {
+    const Shape want = local_shape(layout, t.impl->spec()->sizes, here_[m]);
+    if (piece.sizes() != to_ref(want)) {
+      f_.refuse(
+          concat("the result has sizes (", join(piece.sizes()), ") where the tensor to write has (",
+                 join(want), "), and a distributed tensor cannot be resized"),
+          "pass a tensor of the right sizes, or use the op that returns a new one");
+    }
+  }
+
+  c10::IValue wrap(std::size_t r, const c10::Argument& declared) {
+    if (d_.open_results) return wrap_open(r, declared);
+    if (r >= d_.results.size())
+      return local_results_.empty() ? c10::IValue() : local_results_[0][r];
+    Result& result = d_.results[r];
+    switch (result.kind) {
+      case Result::Kind::written:
+        return *f_.tensors[result.operand].tensor;
+      case Result::Kind::tensor:
+        return wrap_tensor(result.specs[0], results_[r], d_.out_layouts[r]);
+      case Result::Kind::list: {
+        c10::List<at::Tensor> list;
+        for (std::size_t k = 0; k < result.specs.size(); ++k) {
+          std::vector<at::Tensor> pieces;
+          for (const Stack& s : local_results_) pieces.push_back(s[r].toListRef()[k].toTensor());
+          list.push_back(wrap_tensor(result.specs[k], pieces, result.specs[k]->layout));
+        }
+        return list;
+      }
+      case Result::Kind::value:
+        break;
+    }
+    return local_results_.empty() ? c10::IValue() : local_results_[0][r];
+  }
+
+  at::Tensor wrap_tensor(Spec& spec, const std::vector<at::Tensor>& local, const Layout&) {
+    if (!local.empty() && !local[0].defined()) return {};
+    if (first_ && !local.empty()) {
+      spec = spec.with(local[0].scalar_type());
+      for (std::size_t m = 0; m < members_; ++m) {
+        const Shape want = local_shape(spec->layout, spec->sizes, here_[m]);
+        TORCH_INTERNAL_ASSERT(local[m].sizes() == to_ref(want), f_.info.name, " gave a piece of (",
+                              local[m].sizes(), ") where ", spec.to_string(), " has (",
+                              to_ref(want), "): ", f_.operands_text());
+      }
+    }
+    Pieces pieces;
+    const bool is_view = f_.info.family == Family::view;
+    for (const at::Tensor& p : local) pieces.push_back(is_view ? p : in_order(p, *spec));
+    at::Tensor out = make_tensor(*f_.lead, spec, std::move(pieces));
+    if (is_view) share_extra(f_, out, d_.moves_view ? &moved_ : nullptr);
+    return out;
+  }
+
+  /// A result of an op that ran on whole tensors: replicated, as the local op made it.
+  c10::IValue wrap_open(std::size_t r, const c10::Argument& declared) {
+    if (declared.alias_info() != nullptr && declared.alias_info()->isWrite()) {
+      for (const Frame::Tensor& t : f_.tensors) {
+        if (t.written) return *t.tensor;  // the first; ops with several write lists
+      }
+    }
+    if (local_results_.empty()) return c10::IValue();
+    const auto whole = [&](const std::vector<at::Tensor>& local) -> at::Tensor {
+      if (!local[0].defined()) return {};
+      const Spec spec(Layout::replicated(f_.mesh()), to_shape(local[0].sizes()),
+                      to_shape(local[0].strides()), 0, local[0].scalar_type());
+      return make_tensor(*f_.lead, spec, Pieces(local.begin(), local.end()));
+    };
+    const c10::IValue& value = local_results_[0][r];
+    if (value.isTensor()) return whole(results_[r]);
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (std::size_t k = 0; k < value.toListRef().size(); ++k) {
+        std::vector<at::Tensor> pieces;
+        for (const Stack& s : local_results_) pieces.push_back(s[r].toListRef()[k].toTensor());
+        list.push_back(whole(pieces));
+      }
+      return list;
+    }
+    return value;
+  }
+
+  Frame& f_;
+  Decision& d_;
+  const bool first_;
+  const std::vector<Coordinate> here_;
+  const std::size_t members_;
+  std::vector<Pieces> pieces_;                    // by operand
+  std::vector<Stack> local_results_;              // by member
+  std::vector<std::vector<at::Tensor>> results_;  // by result, of those that are tensors
+  at::Tensor moved_;
+};
+
+}  // namespace
+
+void execute(Frame& f, Decision& d, bool first) { Run(f, d, first)(); }
+
+void execute_simple(Frame& f, const Decision& d) {
+  const BelowAutograd below;
+  Stack& stack = f.stack;
+  // Arguments that leave the stack are kept until the end: they own the world.
+  c10::SmallVector<c10::IValue, 4> kept;
+  std::size_t operand = 0;
+  for (std::size_t i = 0; i < f.info.arguments.size(); ++i) {
+    c10::IValue& value = stack[f.base + i];
+    const ArgumentKind kind = f.info.arguments[i].kind;
+    if (kind == ArgumentKind::tensor) {
+      DistributedImpl* impl = f.tensors[operand++].impl;
+      if (impl == nullptr) continue;
+      kept.push_back(std::move(value));
+      value = impl->pieces()[0];
+    } else if (kind == ArgumentKind::tensor_list && !value.isNone()) {
+      const auto elements = value.toListRef();
+      if (value.isTensorList()) {
+        c10::List<at::Tensor> list;
+        list.reserve(elements.size());
+        for (std::size_t k = 0; k < elements.size(); ++k, ++operand) {
+          DistributedImpl* impl = f.tensors[operand].impl;
+          list.push_back(impl == nullptr ? elements[k].toTensor() : impl->pieces()[0]);
+        }
+        kept.push_back(std::exchange(value, c10::IValue(std::move(list))));
+      } else {
+        c10::List<std::optional<at::Tensor>> list;
+        list.reserve(elements.size());
+        for (std::size_t k = 0; k < elements.size(); ++k, ++operand) {
+          DistributedImpl* impl = f.tensors[operand].impl;
+          list.push_back(impl != nullptr        ? std::optional(impl->pieces()[0])
+                         : elements[k].isNone() ? std::nullopt
+                                                : std::optional(elements[k].toTensor()));
+        }
+        kept.push_back(std::exchange(value, c10::IValue(std::move(list))));
+      }
+    }
+  }
+  f.info.op.callBoxed(&stack);
+  if (f.info.in_place) {
+    for (const Frame::Tensor& t : f.tensors) {
+      if (t.written && t.impl != nullptr) f.state().note_write(*t.impl);
+    }
+  }
+  const bool is_view = f.info.family == Family::view;
+  for (std::size_t r = 0; r < d.results.size(); ++r) {
+    c10::IValue& value = stack[f.base + r];
+    const Result& result = d.results[r];
+    switch (result.kind) {
+      case Result::Kind::tensor: {
+        at::Tensor local = std::move(value).toTensor();
+        if (!local.defined()) {
+          value = at::Tensor();
+          break;
+        }
+        Pieces pieces;
+        pieces.push_back(is_view ? std::move(local) : in_order(std::move(local), *result.specs[0]));
+        value = make_tensor(*f.lead, result.specs[0], std::move(pieces));
+        if (is_view && (f.lead->extra() || result.specs[0]->partial)) {
+          share_extra(f, value.toTensor(), nullptr);
+        }
+        break;
+      }
+      case Result::Kind::written: {
+        // The operand was the first tensor that left the stack, or is in a list.
+        const Frame::Tensor& t = f.tensors[result.operand];
+        value = at::Tensor(
+            c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(t.impl));
+        break;
+      }
+      case Result::Kind::list: {
+        c10::List<at::Tensor> list;
+        const auto elements = value.toListRef();
+        list.reserve(elements.size());
+        for (std::size_t k = 0; k < elements.size(); ++k) {
+          Pieces pieces;
+          pieces.push_back(is_view ? elements[k].toTensor()
+                                   : in_order(elements[k].toTensor(), *result.specs[k]));
+          list.push_back(make_tensor(*f.lead, result.specs[k], std::move(pieces)));
+          if (is_view) share_extra(f, list.get(k), nullptr);
+        }
+        value = std::move(list);
+        break;
+      }
+      case Result::Kind::value:
+        break;
+    }
+  }
+}
+
+void write_through(DistributedImpl& view, std::string_view op) {
+  if (!view.extra() || !view.extra()->window) return;
+  Extra::Window& window = *view.extra()->window;
+  DistributedImpl& moved = impl_of(window.moved);
+  const auto plan = make_plan(moved.spec()->layout, window.base->spec()->layout);
+  TORCH_INTERNAL_ASSERT(plan);
+  const Pieces home = view.state().move(moved.spec(), moved.pieces(), *plan, {.op = op});
+  for (std::size_t m = 0; m < home.size(); ++m) window.base->pieces()[m].copy_(home[m]);
+  if (window.base->version_counter().enabled()) {
+    // ATen counts this write once we return.
+    window.version = window.base->version_counter().current_version() + 1;
+  }
+  write_through(*window.base, op);
+}
+
+}  // namespace intarsia

@@ -1,0 +1,18 @@
+// Running a decision on the pieces.
+#pragma once
+
+#include "tensor/frame.h"
+
+namespace intarsia {
+
+/// Runs the call as decided. `first`: the decision was just made; what only a local result can say,
+/// dtypes and the sizes of ops without a rule, is then filled in.
+void execute(Frame& frame, Decision& decision, bool first);
+
+/// The quick way for `decision.simple`.
+void execute_simple(Frame& frame, const Decision& decision);
+
+/// After a write to a view whose elements had been moved: brings them to its base.
+void write_through(DistributedImpl& view, std::string_view op);
+
+}  // namespace intarsia

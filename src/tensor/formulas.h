@@ -1,0 +1,9 @@
+// Formulas of ATen that write into a plain tensor, in a form that stays distributed.
+#pragma once
+
+namespace intarsia {
+
+/// Registers them on the autograd key of distributed tensors. Called once.
+void register_formulas();
+
+}  // namespace intarsia

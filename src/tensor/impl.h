@@ -1,0 +1,123 @@
+// The TensorImpl of a distributed tensor. The one place that knows the dispatch key.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/SmallVector.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "intarsia/world.h"
+#include "tensor/spec.h"
+
+namespace intarsia {
+
+class TensorState;
+struct Recipe;
+
+/// The dispatch key of distributed tensors.
+inline constexpr c10::DispatchKey kKey = c10::DispatchKey::PrivateUse3;
+
+/// One local tensor for each rank of the mesh that this process hosts: normally one.
+using Pieces = c10::SmallVector<at::Tensor, 1>;
+
+class DistributedImpl;
+
+/// What only some tensors have; shared by all shallow copies of one (detached or saved ones).
+struct Extra {
+  /// The pieces of a partial tensor after it was reduced for some op, so that this is done once.
+  /// Valid while nothing was written since.
+  struct Reduced {
+    std::mutex mutex;
+    Layout to;
+    Pieces pieces;
+    std::uint32_t writes = 0;
+  } reduced;
+  /// Counts the writes to a partial tensor and to all tensors that share its memory.
+  std::shared_ptr<std::atomic<std::uint32_t>> writes;
+  /// Plain tensors share its memory: writes to them cannot be seen, so nothing is remembered.
+  std::atomic<bool> exposed = false;
+
+  /// A view whose elements had to be moved: its pieces are views of `moved`, a copy of `base` in
+  /// another layout. Writes go on to the base; after a write to the base from elsewhere it is
+  /// stale.
+  struct Window {
+    c10::intrusive_ptr<DistributedImpl> base;
+    at::Tensor moved;
+    std::uint32_t version = 0;
+  };
+  std::unique_ptr<Window> window;
+
+  /// How to make the pieces, for a tensor of a build scope that has none yet.
+  std::shared_ptr<Recipe> recipe;
+};
+
+class DistributedImpl final : public c10::TensorImpl {
+ public:
+  DistributedImpl(std::shared_ptr<World> world, TensorState& state, Spec spec, Pieces pieces);
+  ~DistributedImpl() override;
+
+  World& world() const { return *world_; }
+  const std::shared_ptr<World>& shared_world() const { return world_; }
+  TensorState& state() const { return *state_; }
+  const Spec& spec() const { return spec_; }
+  const Pieces& pieces() const { return pieces_; }
+  const std::shared_ptr<Extra>& extra() const { return extra_; }
+  Extra& need_extra() {
+    if (!extra_) extra_ = std::make_shared<Extra>();
+    return *extra_;
+  }
+
+  /// The count of writes that it shares with its views. REQUIRES: a partial tensor.
+  const std::shared_ptr<std::atomic<std::uint32_t>>& writes();
+  /// Plain tensors outside share its memory from now on.
+  void expose() { need_extra().exposed = true; }
+  /// Other pieces and layout for the tensor itself: for parameters of a build scope.
+  void replace(const Spec& spec, Pieces pieces);
+
+  /// Whether the hook that lays out its gradient is attached.
+  bool hooked = false;
+  /// Whether the state remembers a move of it.
+  std::atomic<bool> remembered = false;
+
+  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,
+                                                         bool allow_change) const override;
+  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version,
+                                                         bool allow_change) const override;
+  void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) override;
+  const char* tensorimpl_type_name() const override { return "intarsia::DistributedImpl"; }
+  bool has_storage() const override { return false; }
+
+ private:
+  void take_metadata();
+
+  std::shared_ptr<World> world_;
+  TensorState* state_;
+  Spec spec_;
+  Pieces pieces_;
+  std::shared_ptr<Extra> extra_;
+};
+
+inline bool is_ours(const at::Tensor& t) {
+  return t.defined() && t.unsafeGetTensorImpl()->key_set().has(kKey);
+}
+/// REQUIRES: is_ours(t).
+inline DistributedImpl& impl_of(const at::Tensor& t) {
+  return *static_cast<DistributedImpl*>(t.unsafeGetTensorImpl());
+}
+
+/// A distributed tensor of these pieces, whose strides follow the spec's.
+at::Tensor make_tensor(const std::shared_ptr<World>& world, TensorState& state, const Spec& spec,
+                       Pieces pieces);
+/// The same for a result that lies in the world of another tensor.
+inline at::Tensor make_tensor(const DistributedImpl& like, const Spec& spec, Pieces pieces) {
+  return make_tensor(like.shared_world(), like.state(), spec, std::move(pieces));
+}
+
+/// The piece with its strides in the spec's order: itself, or a copy.
+at::Tensor in_order(at::Tensor piece, const SpecData& spec);
+
+}  // namespace intarsia

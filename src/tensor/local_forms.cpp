@@ -1,0 +1,171 @@
+#include "tensor/local_forms.h"
+
+#include <ATen/ATen.h>
+
+#include "intarsia/boxes.h"
+#include "tensor/decide.h"
+#include "tensor/state.h"
+
+namespace intarsia {
+namespace {
+
+std::size_t argument_index(const Frame& f, std::string_view name) {
+  const auto& declared = f.info.op.schema().arguments();
+  for (std::size_t i = 0; i < declared.size(); ++i) {
+    if (declared[i].name() == name) return i;
+  }
+  TORCH_INTERNAL_ASSERT(false, f.info.name, " has no argument ", name);
+}
+
+/// The axes on which an operand is cut and a result is partial: those over which it sums.
+std::vector<std::size_t> summed_axes(const Layout& in, const Layout& out) {
+  std::vector<std::size_t> axes;
+  for (std::size_t a = 0; a < in.mesh().axes(); ++a) {
+    if (in.placement(a).is_shard() && out.placement(a).is_partial()) axes.push_back(a);
+  }
+  return axes;
+}
+
+std::vector<std::int64_t> as_vector(const std::vector<std::size_t>& values) {
+  return {values.begin(), values.end()};
+}
+
+/// mean over cut dimensions: the sum of this rank's elements, divided by the number of all.
+void mean_from_sum(const Frame& f, const Question& q, Decision& d) {
+  if (summed_axes(d.layouts[0], d.out_layouts[0]).empty()) return;
+  const auto dims = q.dims();
+  std::int64_t count = 1;
+  for (std::size_t i = 0; i < q.in(0).dims(); ++i) {
+    const bool reduced = !dims || std::find(dims->begin(), dims->end(), i) != dims->end();
+    if (reduced) count *= q.in(0).sizes[i];
+  }
+  const std::vector<std::int64_t> over = dims ? as_vector(*dims) : std::vector<std::int64_t>{};
+  const bool keep = q.flag("keepdim");
+  const std::size_t dtype = argument_index(f, "dtype");
+  d.local_call = [=](std::size_t, torch::jit::Stack& stack) {
+    const auto type = stack[dtype].isNone() ? std::optional<at::ScalarType>()
+                                            : std::optional(stack[dtype].toScalarType());
+    at::Tensor out = at::sum(stack[0].toTensor(), over, keep, type).div(count);
+    stack.clear();
+    stack.emplace_back(std::move(out));
+  };
+}
+
+/// A loss that is a mean over all elements of cut tensors.
+void loss_mean_from_sum(const Frame& f, const Question& q, Decision& d) {
+  const bool backward = f.info.base_name.ends_with("_backward");
+  const std::size_t self = backward ? 1 : 0;
+  if (q.integer("reduction", 1) != at::Reduction::Mean) return;
+  if (d.layouts[self].least_dims() == 0) return;
+  const std::size_t reduction = argument_index(f, "reduction");
+  const auto count = static_cast<double>(d.in[self]->numel);
+  d.local_call = [reduction, count, op = f.info.op](std::size_t, torch::jit::Stack& stack) {
+    stack[reduction] = static_cast<std::int64_t>(at::Reduction::Sum);
+    op.callBoxed(&stack);
+    stack[0] = stack[0].toTensor().div(count);
+  };
+}
+
+/// The same where elements have weights, whose sum must be known to all before dividing.
+void loss_from_sum(const Frame& f, const Question& q, Decision& d) {
+  if (q.integer("reduction", 1) != at::Reduction::Mean) return;
+  const auto axes = summed_axes(d.layouts[0], d.out_layouts[0]);
+  if (axes.empty()) return;
+  Layout terms = d.out_layouts[1];
+  for (const std::size_t a : axes) terms = terms.with(a, Placement::partial());
+  d.out_layouts[1] = terms;
+  const auto here = hosted_coordinates(f.lead->world(), f.mesh());
+  d.local_arguments.assign(here.size(), {{argument_index(f, "reduction"),
+                                          static_cast<std::int64_t>(at::Reduction::Sum)}});
+  const auto plan = make_plan(terms, d.results[1].specs[0]->layout);
+  d.afterwards =
+      [plan, state = &f.state(), name = f.info.name,
+       spec = d.results[1].specs[0].with(terms)](std::vector<std::vector<at::Tensor>>& results) {
+        if (results[1].empty()) return;
+        // The sum of weights is all that is sent; it belongs to the op.
+        const Pieces whole = state->move(spec.with(results[1][0].scalar_type()),
+                                         Pieces(results[1].begin(), results[1].end()), *plan,
+                                         {.op = name, .implicit = false});
+        for (std::size_t m = 0; m < whole.size(); ++m) {
+          results[1][m] = whole[m];
+          results[0][m] = results[0][m].div(whole[m]);
+        }
+      };
+}
+
+/// A lookup in a table of which this rank has some rows: what it does not have is 0.
+void rows_of_table(const Frame& f, Decision& d) {
+  if (summed_axes(d.layouts[0], d.out_layouts[0]).empty()) return;
+  const auto here = hosted_coordinates(f.lead->world(), f.mesh());
+  std::vector<std::vector<Range>> runs;
+  for (const Coordinate& at : here) {
+    const Boxes held = boxes(d.layouts[0], d.in[0]->sizes, at);
+    runs.emplace_back(held.runs(0).begin(), held.runs(0).end());
+  }
+  d.local_call = [runs](std::size_t m, torch::jit::Stack& stack) {
+    const at::Tensor table = stack[0].toTensor();
+    const at::Tensor index = stack[1].toTensor();
+    at::Tensor row = at::zeros_like(index);
+    at::Tensor mine = at::zeros_like(index, at::kBool);
+    std::int64_t first = 0;
+    for (const Range& r : runs[m]) {
+      const at::Tensor inside = index.ge(r.begin).logical_and(index.lt(r.end));
+      row = at::where(inside, index - (r.begin - first), row);
+      mine = mine.logical_or(inside);
+      first += r.size();
+    }
+    at::Tensor out = at::embedding(table, row).masked_fill(mine.logical_not().unsqueeze(-1), 0);
+    stack.clear();
+    stack.emplace_back(std::move(out));
+  };
+}
+
+void replace_sizes(const Frame& f, std::string_view name, const Shape& sizes, const Layout& layout,
+                   Decision& d) {
+  const std::size_t index = argument_index(f, name);
+  for (const Coordinate& at : hosted_coordinates(f.lead->world(), f.mesh())) {
+    const Shape local = local_shape(layout, sizes, at);
+    d.local_arguments.push_back({{index, c10::IValue(to_ref(local).vec())}});
+  }
+}
+
+}  // namespace
+
+void set_local_form(const Frame& f, const Rule& rule, const Question& q,
+                    const std::vector<Shape>& sizes, Decision& d) {
+  switch (rule.options.form) {
+    case LocalForm::same:
+      break;
+    case LocalForm::mean_from_sum:
+      if (f.info.base_name == "mean") {
+        mean_from_sum(f, q, d);
+      } else {
+        loss_mean_from_sum(f, q, d);
+      }
+      break;
+    case LocalForm::loss_from_sum:
+      loss_from_sum(f, q, d);
+      break;
+    case LocalForm::rows_of_table:
+      rows_of_table(f, d);
+      break;
+  }
+  if (!rule.options.sizes_argument.empty() && d.out_layouts[0].least_dims() > 0) {
+    replace_sizes(f, rule.options.sizes_argument, sizes[0], d.out_layouts[0], d);
+  }
+}
+
+void set_local_factory(const Frame& f, Decision& d) {
+  const Spec& spec = d.results[0].specs[0];
+  const Layout& layout = spec->layout;
+  if (layout.least_dims() == 0 || f.argument("size") == nullptr) return;
+  replace_sizes(f, "size", spec->sizes, layout, d);
+  if (f.argument("stride") == nullptr) return;
+  const std::size_t index = argument_index(f, "stride");
+  for (auto& replaced : d.local_arguments) {
+    const Shape local = to_shape(at::IntArrayRef(replaced[0].second.toIntVector()));
+    replaced.emplace_back(index, to_ref(strides_in_order_of(local, spec->strides)).vec());
+  }
+}
+
+}  // namespace intarsia

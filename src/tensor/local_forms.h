@@ -1,0 +1,15 @@
+// What an op does to the pieces, where that differs from what it does to the whole.
+#pragma once
+
+#include "tensor/frame.h"
+
+namespace intarsia {
+
+/// Fills in `local_arguments` or `local_call` as the rule's form asks for the layouts chosen.
+void set_local_form(const Frame& frame, const Rule& rule, const Question& question,
+                    const std::vector<Shape>& sizes, Decision& decision);
+
+/// The same for factories: each rank makes its piece.
+void set_local_factory(const Frame& frame, Decision& decision);
+
+}  // namespace intarsia

@@ -1,0 +1,19 @@
+// Values that change nothing when they are combined with others.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "intarsia/layout.h"
+
+namespace intarsia {
+
+/// The term of a rank other than the first, where the first has `t` as its term of a partial value:
+/// together they are `t`.
+at::Tensor neutral_term(const at::Tensor& t, const Placement& partial);
+
+/// A piece of these sizes that adds nothing to what other ranks have, on every partial axis of the
+/// layout. Sizes without elements need no value.
+at::Tensor neutral_piece(const Shape& sizes, const Layout& layout,
+                         const at::TensorOptions& options);
+
+}  // namespace intarsia

@@ -1,0 +1,106 @@
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include <ATen/core/enum_tag.h>
+
+#include "tensor/decision.h"
+#include "tensor/random.h"
+
+namespace intarsia {
+namespace {
+
+template <std::size_t N>
+bool is_one_of(std::string_view name, const std::array<std::string_view, N>& names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+constexpr std::array<std::string_view, 11> kLike{
+    "empty_like", "zeros_like", "ones_like", "full_like",  "new_empty",        "new_zeros",
+    "new_ones",   "new_full",   "rand_like", "randn_like", "new_empty_strided"};
+
+constexpr std::array<std::string_view, 6> kRefused{"resize",     "resize_as", "set",
+                                                   "as_strided", "data",      "set_data"};
+
+/// `aten::add_` -> `add`, `aten::_foreach_add_` -> `_foreach_add`.
+std::string base_of(std::string_view name) {
+  const auto colons = name.find("::");
+  std::string_view base = colons == std::string_view::npos ? name : name.substr(colons + 2);
+  if (base.size() > 1 && base.back() == '_') base.remove_suffix(1);
+  return std::string(base);
+}
+
+ArgumentKind kind_of(const c10::Argument& a) {
+  const c10::Type* type = a.type().get();
+  if (const auto* optional = type->castRaw<c10::OptionalType>()) {
+    type = optional->getElementType().get();
+  }
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType:
+      return ArgumentKind::tensor;
+    case c10::TypeKind::ListType: {
+      const c10::Type* element = type->castRaw<c10::ListType>()->getElementType().get();
+      if (const auto* optional = element->castRaw<c10::OptionalType>()) {
+        element = optional->getElementType().get();
+      }
+      if (element->kind() == c10::TypeKind::TensorType) return ArgumentKind::tensor_list;
+      const bool scalars = element->kind() == c10::TypeKind::NumberType ||
+                           element->kind() == c10::TypeKind::FloatType;
+      return scalars ? ArgumentKind::typed : ArgumentKind::fixed;
+    }
+    case c10::TypeKind::NumberType:
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::GeneratorType:
+      return ArgumentKind::typed;
+    default:
+      return ArgumentKind::fixed;
+  }
+}
+
+bool is_view(const c10::FunctionSchema& schema, std::string_view base) {
+  if (base == "_unsafe_view") return true;
+  if (schema.returns().empty() || schema.arguments().empty()) return false;
+  const auto* result = schema.returns()[0].alias_info();
+  const auto* self = schema.arguments()[0].alias_info();
+  return result != nullptr && self != nullptr && !result->isWrite() && !self->isWrite();
+}
+
+}  // namespace
+
+OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
+  const c10::FunctionSchema& schema = op.schema();
+  name = c10::toString(op.operator_name());
+  base_name = base_of(schema.name());
+  returns = schema.returns().size();
+  rule = schema.name().starts_with("aten::")
+             ? find_rule(base_name, op.hasTag(at::Tag::pointwise) || base_name == "copy")
+             : nullptr;
+  for (const c10::Argument& a : schema.arguments()) {
+    Argument info{kind_of(a), a.alias_info() != nullptr && a.alias_info()->isWrite(), a.is_out()};
+    if (rule != nullptr && info.kind == ArgumentKind::typed) {
+      const auto& fixed = rule->options.fixed;
+      if (std::find(fixed.begin(), fixed.end(), a.name()) != fixed.end()) {
+        info.kind = ArgumentKind::fixed;
+      }
+    }
+    has_out |= info.is_out;
+    in_place |= info.written && !info.is_out;
+    arguments.push_back(info);
+  }
+  const bool foreach_like = base_name.starts_with("_foreach_") || base_name.starts_with("_fused_");
+  if (is_one_of(base_name, kRefused) && in_place) {
+    family = Family::refused;
+  } else if (is_random(base_name, in_place)) {
+    family = Family::random;
+  } else if (is_view(schema, base_name)) {
+    family = Family::view;
+  } else if (is_one_of(base_name, kLike) && !has_out) {
+    family = Family::like;
+  } else if (foreach_like) {
+    family = Family::each;
+  } else if (rule != nullptr) {
+    family = Family::rule;
+  }
+}
+
+}  // namespace intarsia

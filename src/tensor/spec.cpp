@@ -1,0 +1,112 @@
+#include "tensor/spec.h"
+
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/hash.h"
+#include "base/text.h"
+#include "intarsia/error.h"
+#include "intarsia/tensor_type.h"
+#include "world/dtype.h"
+
+namespace intarsia {
+namespace {
+
+// Never destroyed: tensors may outlive static objects.
+Interner<SpecData>& table() {
+  static auto* const specs = new Interner<SpecData>;
+  return *specs;
+}
+
+std::size_t hash_of(const SpecData& d) {
+  std::uint64_t h = reinterpret_cast<std::uintptr_t>(d.layout.id());
+  for (const std::int64_t v : d.sizes) h = hash_mix(h, static_cast<std::uint64_t>(v));
+  for (const std::int64_t v : d.strides) h = hash_mix(h, static_cast<std::uint64_t>(v));
+  h = hash_mix(h, static_cast<std::uint64_t>(d.offset));
+  return hash_mix(h, static_cast<std::uint64_t>(d.dtype));
+}
+
+}  // namespace
+
+bool operator==(const SpecData& a, const SpecData& b) {
+  return a.layout == b.layout && a.sizes == b.sizes && a.strides == b.strides &&
+         a.offset == b.offset && a.dtype == b.dtype;
+}
+
+Spec::Spec(const Layout& layout, const Shape& sizes, const Shape& strides, std::int64_t offset,
+           at::ScalarType dtype) {
+  SpecData data{layout, sizes, strides, offset, dtype};
+  data.numel = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
+  data.contiguous = data.numel == 0 || strides == contiguous_strides(sizes);
+  data.partial = layout.has_partial();
+  const std::size_t hash = hash_of(data);
+  node_ = table().acquire(std::move(data), hash);
+}
+
+Spec::Spec(const Layout& layout, const Shape& sizes, at::ScalarType dtype)
+    : Spec(layout, sizes, contiguous_strides(sizes), 0, dtype) {}
+
+void Spec::release(const Node* node) { table().release(node); }
+
+Spec Spec::with(const Layout& layout) const {
+  const SpecData& d = **this;
+  return layout == d.layout ? *this : Spec(layout, d.sizes, d.strides, d.offset, d.dtype);
+}
+
+Spec Spec::with(at::ScalarType dtype) const {
+  const SpecData& d = **this;
+  return dtype == d.dtype ? *this : Spec(d.layout, d.sizes, d.strides, d.offset, dtype);
+}
+
+std::string Spec::to_string() const {
+  const SpecData& d = **this;
+  // The text form of the type, with whatever name the dtype has.
+  const std::string typed = TensorType{DType::f32, d.sizes, d.layout}.to_string();
+  return dtype_text(d.dtype) + typed.substr(typed.find('['));
+}
+
+std::size_t Spec::alive() { return table().size(); }
+
+Shape contiguous_strides(std::span<const std::int64_t> sizes) {
+  Shape strides(sizes.size(), 1);
+  std::int64_t step = 1;
+  for (std::size_t d = sizes.size(); d-- > 0;) {
+    strides[d] = step;
+    step *= std::max<std::int64_t>(sizes[d], 1);
+  }
+  return strides;
+}
+
+Shape strides_in_order_of(const Shape& sizes, const Shape& like) {
+  FixedVector<std::int8_t, kMaxDims> order;
+  for (std::size_t d = 0; d < sizes.size(); ++d) order.push_back(static_cast<std::int8_t>(d));
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int8_t a, std::int8_t b) { return like[a] > like[b]; });
+  Shape strides(sizes.size(), 1);
+  std::int64_t step = 1;
+  for (std::size_t i = order.size(); i-- > 0;) {
+    const auto d = static_cast<std::size_t>(order[i]);
+    strides[d] = step;
+    step *= std::max<std::int64_t>(sizes[d], 1);
+  }
+  return strides;
+}
+
+void check_partial(std::string_view where, at::ScalarType dtype, const Layout& layout) {
+  const auto known = dtype_of(dtype);
+  for (const Placement& p : layout.placements()) {
+    if (p.is_partial() && (!known || !is_exact(p.reduction(), *known))) {
+      fail<ValueError>(where, "a tensor of ", dtype_text(dtype), " cannot be ", p,
+                       ": its terms would not combine exactly");
+    }
+  }
+}
+
+std::string dtype_text(at::ScalarType dtype) {
+  const auto known = dtype_of(dtype);
+  return known ? std::string(to_text(*known)) : std::string(c10::toString(dtype));
+}
+
+}  // namespace intarsia

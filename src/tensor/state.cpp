@@ -1,0 +1,270 @@
+#include "tensor/state.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/util/Logging.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <map>
+
+#include "base/text.h"
+#include "intarsia/error.h"
+#include "intarsia/redistribute.h"
+
+namespace intarsia {
+namespace {
+
+constexpr std::size_t kRecent = 4;
+
+thread_local std::string t_module;
+
+std::string_view kind_text(const Placement& p) {
+  return p.is_replicate() ? "R" : p.is_partial() ? "P" : "S";
+}
+
+bool is_same_entry(const BillEntry& a, const BillEntry& b) {
+  return a.op == b.op && a.tensor == b.tensor && a.axis == b.axis && a.module == b.module &&
+         a.transition == b.transition && a.implicit == b.implicit && a.backward == b.backward &&
+         a.fallback == b.fallback;
+}
+
+bool communicates(const Step& step) {
+  return step.kind != StepKind::relabel && step.kind != StepKind::slice &&
+         step.kind != StepKind::make_partial;
+}
+
+/// Bytes of this process's pieces before a step.
+std::uint64_t bytes_before(World& world, const Spec& spec, const Step& step) {
+  const Mesh& mesh = step.before.mesh();
+  std::int64_t elements = 0;
+  for (const std::int64_t rank : world.hosted()) {
+    const auto at = mesh.coordinate_of(rank);
+    if (!at) continue;
+    std::int64_t n = 1;
+    for (const std::int64_t size : local_shape(step.before, spec->sizes, *at)) n *= size;
+    elements += n;
+  }
+  return static_cast<std::uint64_t>(elements) * c10::elementSize(spec->dtype);
+}
+
+}  // namespace
+
+std::string transition_text(const Step& step) {
+  return concat(kind_text(step.from()), "->", kind_text(step.to()));
+}
+
+std::string_view module_path() { return t_module; }
+
+ModuleScope::ModuleScope(std::string_view name) : length_(t_module.size()) {
+  if (!t_module.empty()) t_module += '.';
+  t_module += name;
+}
+
+ModuleScope::~ModuleScope() { t_module.resize(length_); }
+
+TensorState::TensorState(World& world) : world_(world) {
+  if (world.shares_process()) generator_ = at::detail::createCPUGenerator();
+}
+
+TensorState& TensorState::of(World& world) {
+  return static_cast<TensorState&>(
+      world.extension([](World& w) -> std::unique_ptr<World::Extension> {
+        return std::make_unique<TensorState>(w);
+      }));
+}
+
+void TensorState::charge(const Spec& spec, const Plan& plan, const Reason& reason) {
+  const bool backward = torch::autograd::get_current_node() != nullptr;
+  for (const Step& step : plan.steps) {
+    if (!communicates(step)) continue;
+    const Mesh& mesh = plan.from.mesh();
+    BillEntry entry{.op = std::string(reason.op),
+                    .tensor = spec.with(plan.from).to_string(),
+                    .module = std::string(module_path()),
+                    .axis = mesh.name(step.axis),
+                    .transition = transition_text(step),
+                    .implicit = reason.implicit,
+                    .backward = backward,
+                    .fallback = reason.fallback};
+    const Communication now = mode.load(std::memory_order_relaxed);
+    if (reason.implicit && now != Communication::automatic) {
+      const std::string text =
+          concat('[', reason.op, "] ", backward ? "backward " : "", "moves ", entry.tensor, " on ",
+                 mesh, " over ", entry.axis, " (", entry.transition, ", ",
+                 reason.fallback ? "the op has no rule and runs on whole tensors" : "to run the op",
+                 "); redistribute(tensor, \"", plan.to.placements_text(),
+                 "\") before it says so in code, or choose another layout");
+      if (now == Communication::explicit_only) throw ValueError(text + "; mode explicit_only");
+      LOG(WARNING) << text;
+    }
+    const std::uint64_t bytes = bytes_before(world_, spec, step);
+    const std::scoped_lock lock(mutex_);
+    auto at = std::find_if(bill_.begin(), bill_.end(),
+                           [&](const BillEntry& e) { return is_same_entry(e, entry); });
+    if (at == bill_.end()) at = bill_.insert(bill_.end(), std::move(entry));
+    ++at->count;
+    at->bytes += bytes;
+  }
+}
+
+std::vector<BillEntry> TensorState::bill() const {
+  const std::scoped_lock lock(mutex_);
+  return bill_;
+}
+
+void TensorState::clear_bill() {
+  const std::scoped_lock lock(mutex_);
+  bill_.clear();
+}
+
+Pieces TensorState::move(const Spec& spec, const Pieces& pieces, const Plan& plan,
+                         const Reason& reason) {
+  if (plan.collectives() > 0) charge(spec, plan, reason);
+  const std::string tensor = spec.to_string();
+  const auto moved =
+      redistribute_pieces(world_, pieces, spec->sizes, plan,
+                          Call{.tensor = tensor, .op = reason.op, .module = module_path()});
+  Pieces out(moved.begin(), moved.end());
+  for (at::Tensor& p : out) p = in_order(p, *spec);
+  return out;
+}
+
+Pieces TensorState::move(DistributedImpl& tensor, const Plan& plan, const Reason& reason) {
+  const bool exposed = tensor.extra() && tensor.extra()->exposed;
+  if (plan.collectives() == 0 || exposed) return move(tensor.spec(), tensor.pieces(), plan, reason);
+  if (tensor.spec()->partial) return reduce_once(tensor, plan, reason);
+  const std::uint64_t now = writes_;
+  {
+    const std::scoped_lock lock(mutex_);
+    for (const Move& m : recent_) {
+      if (m.tensor == &tensor && m.writes == now && m.to == plan.to) return m.pieces;
+    }
+  }
+  Pieces moved = move(tensor.spec(), tensor.pieces(), plan, reason);
+  const std::scoped_lock lock(mutex_);
+  if (recent_.size() < kRecent) recent_.resize(kRecent);
+  recent_[next_recent_] = Move{&tensor, now, plan.to, moved};
+  next_recent_ = (next_recent_ + 1) % kRecent;
+  tensor.remembered = true;
+  return moved;
+}
+
+Pieces TensorState::reduce_once(DistributedImpl& tensor, const Plan& plan, const Reason& reason) {
+  const std::uint32_t now = *tensor.writes();
+  Extra::Reduced& known = tensor.extra()->reduced;
+  {
+    const std::scoped_lock lock(known.mutex);
+    if (!known.pieces.empty() && known.writes == now && known.to == plan.to) return known.pieces;
+  }
+  Pieces moved = move(tensor.spec(), tensor.pieces(), plan, reason);
+  const std::scoped_lock lock(known.mutex);
+  known.to = plan.to;
+  known.pieces = moved;
+  known.writes = now;
+  return moved;
+}
+
+void TensorState::note_write(DistributedImpl& tensor) {
+  ++writes_;
+  if (tensor.extra() && tensor.extra()->writes) ++*tensor.extra()->writes;
+}
+
+void TensorState::forget(const DistributedImpl& tensor) {
+  std::vector<Move> dropped;
+  const std::scoped_lock lock(mutex_);
+  for (Move& m : recent_) {
+    if (m.tensor == &tensor) dropped.push_back(std::exchange(m, Move{}));
+  }
+}
+
+std::uint64_t TensorState::draw() {
+  at::Generator generator = generator_ ? *generator_ : at::detail::getDefaultCPUGenerator();
+  const std::scoped_lock lock(generator.mutex());
+  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+}
+
+void TensorState::seed(std::uint64_t seed) {
+  at::Generator generator = generator_ ? *generator_ : at::detail::getDefaultCPUGenerator();
+  const std::scoped_lock lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
+// ---- the public side -------------------------------------------------------------------------
+
+Communication communication(const World& world) {
+  return TensorState::of(const_cast<World&>(world)).mode;
+}
+
+void set_communication(World& world, Communication mode) { TensorState::of(world).mode = mode; }
+
+CommunicationScope::CommunicationScope(World& world, Communication mode)
+    : world_(world), before_(communication(world)) {
+  set_communication(world, mode);
+}
+
+CommunicationScope::~CommunicationScope() { set_communication(world_, before_); }
+
+Bill bill(const World& world) { return {TensorState::of(const_cast<World&>(world)).bill()}; }
+void clear_bill(World& world) { TensorState::of(world).clear_bill(); }
+
+std::uint64_t Bill::count() const {
+  std::uint64_t n = 0;
+  for (const BillEntry& e : entries) n += e.count;
+  return n;
+}
+
+std::uint64_t Bill::bytes() const {
+  std::uint64_t n = 0;
+  for (const BillEntry& e : entries) n += e.bytes;
+  return n;
+}
+
+std::string Bill::transitions() const {
+  std::map<std::string, std::uint64_t> counts;
+  for (const BillEntry& e : entries) counts[e.transition] += e.count;
+  std::vector<std::string> parts;
+  for (const auto& [transition, n] : counts) parts.push_back(concat(n, ' ', transition));
+  return join(parts, ", ");
+}
+
+std::string Bill::to_string() const {
+  std::string text;
+  for (const BillEntry& e : entries) {
+    text += concat(e.count, " x ", e.transition, ' ', e.axis, "  ", e.bytes, " bytes  ", e.tensor,
+                   "  ", e.op, e.backward ? " (backward)" : "", e.implicit ? "" : " (asked for)",
+                   e.fallback ? " (no rule)" : "", e.module.empty() ? "" : "  in ", e.module, '\n');
+  }
+  return text + concat(count(), " moves, ", bytes(), " bytes: ", transitions(), '\n');
+}
+
+Budget::Budget(World& world) : world_(world), before_(bill(world).entries) {}
+
+std::string Budget::spent() const {
+  Bill now = bill(world_);
+  for (BillEntry& e : now.entries) {
+    for (const BillEntry& b : before_) {
+      if (is_same_entry(e, b)) e.count -= b.count;
+    }
+  }
+  std::erase_if(now.entries, [](const BillEntry& e) { return e.count == 0; });
+  return now.transitions();
+}
+
+void Budget::expect(std::string_view transitions) const {
+  const std::string got = spent();
+  if (got != transitions) {
+    fail<ValueError>("Budget", "'", got, "' was sent where '", transitions,
+                     "' is allowed; the bill:\n", bill(world_).to_string());
+  }
+}
+
+CacheCounters cache_counters(const World& world) {
+  return TensorState::of(const_cast<World&>(world)).decisions().counters();
+}
+void clear_cache(World& world) { TensorState::of(world).decisions().clear(); }
+void set_cache_limit(World& world, std::size_t entries) {
+  if (entries < 1) fail<ValueError>("set_cache_limit", "a cache holds at least one entry");
+  TensorState::of(world).decisions().set_limit(entries);
+}
+
+}  // namespace intarsia

@@ -1,0 +1,83 @@
+// What the tensor layer keeps for each world.
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "intarsia/communication.h"
+#include "intarsia/plan.h"
+#include "intarsia/world.h"
+#include "tensor/cache.h"
+#include "tensor/decision.h"
+#include "tensor/impl.h"
+
+namespace intarsia {
+
+/// Why a tensor is moved.
+struct Reason {
+  std::string_view op;
+  bool implicit = true;   ///< no code asked for it by name
+  bool fallback = false;  ///< the op has no rule
+};
+
+class TensorState final : public World::Extension {
+ public:
+  explicit TensorState(World& world);
+  /// The state of a world, made on first use.
+  static TensorState& of(World& world);
+
+  World& world() { return world_; }
+  BoundedCache<Decision>& decisions() { return decisions_; }
+
+  std::atomic<Communication> mode = Communication::automatic;
+
+  /// Enters a move in the bill; refuses it first where the mode forbids it.
+  void charge(const Spec& spec, const Plan& plan, const Reason& reason);
+  std::vector<BillEntry> bill() const;
+  void clear_bill();
+
+  /// The pieces of a tensor after a plan. Charges the bill; communicates. A partial tensor
+  /// remembers how it was reduced, and any other a move that was made a moment ago: neither is made
+  /// twice. What decides about that is the same on all ranks.
+  Pieces move(DistributedImpl& tensor, const Plan& plan, const Reason& reason);
+  /// The same for pieces that belong to no tensor.
+  Pieces move(const Spec& spec, const Pieces& pieces, const Plan& plan, const Reason& reason);
+  void forget(const DistributedImpl& tensor);
+  /// An op writes to a tensor of this world.
+  void note_write(DistributedImpl& tensor);
+
+  /// 64 random bits, the same on all ranks: drawn from torch's default CPU generator, or, where
+  /// several ranks share a process, from this world's own.
+  std::uint64_t draw();
+  void seed(std::uint64_t seed);
+
+ private:
+  struct Move {
+    const DistributedImpl* tensor = nullptr;
+    std::uint64_t writes = 0;
+    Layout to;
+    Pieces pieces;
+  };
+
+  Pieces reduce_once(DistributedImpl& tensor, const Plan& plan, const Reason& reason);
+
+  World& world_;
+  BoundedCache<Decision> decisions_{4096};
+  mutable std::mutex mutex_;
+  std::vector<BillEntry> bill_;
+  std::vector<Move> recent_;  // a ring of the last implicit moves
+  std::size_t next_recent_ = 0;
+  std::atomic<std::uint64_t> writes_ = 0;
+  std::optional<at::Generator> generator_;
+};
+
+/// `S->R`: the kinds of placement before and after a step.
+std::string transition_text(const Step& step);
+
+/// The module path of this thread, see ModuleScope.
+std::string_view module_path();
+
+}  // namespace intarsia

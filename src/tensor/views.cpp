@@ -1,0 +1,217 @@
+// Views of distributed tensors.
+#include <ATen/ATen.h>
+
+#include <array>
+
+#include "base/text.h"
+#include "intarsia/boxes.h"
+#include "intarsia/view.h"
+#include "tensor/decide.h"
+
+namespace intarsia {
+namespace {
+
+/// The layouts before and after a view: `from` is where the tensor must be moved to.
+struct ViewLayouts {
+  Layout from;
+  Layout to;
+};
+
+Shape int_shape(const c10::IValue& value) { return to_shape(at::IntArrayRef(value.toIntVector())); }
+
+/// A tensor with the spec's geometry and no memory, on which a view can be tried.
+at::Tensor shadow(const SpecData& spec) {
+  std::int64_t reach = spec.offset + 1;
+  for (std::size_t d = 0; d < spec.sizes.size(); ++d) {
+    reach += std::max<std::int64_t>(spec.sizes[d] - 1, 0) * spec.strides[d];
+  }
+  const auto bytes = static_cast<std::size_t>(reach) * c10::elementSize(spec.dtype);
+  at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(nullptr, at::kCPU), nullptr,
+                   false),
+      c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(spec.dtype));
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(to_ref(spec.sizes), to_ref(spec.strides),
+                                                 spec.offset);
+  return t;
+}
+
+/// The view as ATen does it, on the shadow.
+std::vector<at::Tensor> try_view(const Frame& f, const SpecData& spec) {
+  torch::jit::Stack stack(f.arguments().begin(), f.arguments().end());
+  stack[0] = shadow(spec);
+  f.info.op.callBoxed(&stack);
+  if (stack[0].isTensorList()) return stack[0].toTensorVector();
+  return {stack[0].toTensor()};
+}
+
+/// A layout after dimensions were renamed: `place[d]` is where input dimension d is, -1 where the
+/// view needs it whole.
+ViewLayouts renamed(const Layout& layout, const std::vector<int>& place) {
+  const Mesh& mesh = layout.mesh();
+  Layout from = layout;
+  for (std::size_t a = 0; a < mesh.axes(); ++a) {
+    const Placement& p = layout.placement(a);
+    if (p.is_shard() && place[static_cast<std::size_t>(p.dim())] < 0) {
+      from = from.with(a, Placement::replicate());
+    }
+  }
+  std::vector<Placement> placements;
+  LayoutOptions options;
+  for (std::size_t a = 0; a < mesh.axes(); ++a) {
+    const Placement& p = from.placement(a);
+    placements.push_back(
+        p.is_shard() ? Placement::strided_shard(place[static_cast<std::size_t>(p.dim())], p.split())
+                     : p);
+  }
+  for (std::size_t d = 0; d < place.size(); ++d) {
+    const AxisList cuts = from.axes_of(static_cast<int>(d));
+    if (cuts.size() < 2) continue;
+    std::vector<std::string> names;
+    for (const std::int8_t a : cuts) names.push_back(mesh.name(static_cast<std::size_t>(a)));
+    options.order.emplace_back(place[d], std::move(names));
+  }
+  return {from, Layout(mesh, placements, options)};
+}
+
+ViewLayouts by_view(const Layout& layout, const View& view) {
+  const ViewedLayout viewed = view_layout(layout, view);
+  if (viewed.layout) return {layout, *viewed.layout};
+  return {viewed.crossing->move_to, viewed.crossing->then};
+}
+
+std::vector<int> keep_all(std::size_t dims) {
+  std::vector<int> place;
+  for (std::size_t d = 0; d < dims; ++d) place.push_back(static_cast<int>(d));
+  return place;
+}
+
+/// Where dimensions go when `removed` ones need to be whole; `drop`: they are also taken away.
+std::vector<int> without(std::size_t dims, const std::vector<int>& removed, bool drop) {
+  std::vector<int> place;
+  int next = 0;
+  for (int d = 0; d < static_cast<int>(dims); ++d) {
+    const bool hit = std::find(removed.begin(), removed.end(), d) != removed.end();
+    place.push_back(hit ? -1 : next);
+    if (!hit || !drop) ++next;
+  }
+  return place;
+}
+
+ViewLayouts layouts_of(const Frame& f, const SpecData& spec, const Shape& out) {
+  const std::string& op = f.info.base_name;
+  const std::size_t dims = spec.sizes.size();
+  const auto dim = [&](std::string_view name) {
+    const c10::IValue* value = f.argument(name);
+    return normalize_dim(f.info.name, value == nullptr ? 0 : value->toInt(),
+                         std::max<std::size_t>(dims, 1));
+  };
+  const bool same_dims =
+      op == "detach" || op == "alias" || op == "lift_fresh" || op == "_conj" || op == "_neg_view" ||
+      op == "view_as_real" || op == "_conj_physical" ||
+      (op == "view" && f.argument("dtype") != nullptr && out.size() == dims && out == spec.sizes);
+  if (same_dims) return renamed(spec.layout, keep_all(dims));
+  if (op == "t" && dims < 2) return renamed(spec.layout, keep_all(dims));
+  if (op == "t") return by_view(spec.layout, View::transpose(spec.sizes, 0, 1));
+  if (op == "transpose")
+    return by_view(spec.layout, View::transpose(spec.sizes, dim("dim0"), dim("dim1")));
+  if (op == "permute") {
+    const auto order = f.argument("dims")->toIntVector();
+    return by_view(spec.layout, View::permute(spec.sizes, order));
+  }
+  if (op == "expand")
+    return by_view(spec.layout, View::expand(spec.sizes, int_shape(*f.argument("size"))));
+  if (op == "unsqueeze") {
+    return by_view(spec.layout, View::unsqueeze(spec.sizes, f.argument("dim")->toInt()));
+  }
+  if (op == "squeeze" || op == "_unsafe_view" || op == "_reshape_alias" ||
+      (op == "view" && f.argument("dtype") == nullptr)) {
+    return by_view(spec.layout, View::reshape(spec.sizes, out));
+  }
+  if (op == "select" || op == "unbind")
+    return renamed(spec.layout, without(dims, {dim("dim")}, true));
+  if (op == "slice" || op == "split" || op == "split_with_sizes") {
+    return renamed(spec.layout, out == spec.sizes && op == "slice"
+                                    ? keep_all(dims)
+                                    : without(dims, {dim("dim")}, false));
+  }
+  if (op == "unfold") return renamed(spec.layout, without(dims, {dim("dimension")}, false));
+  if (op == "diagonal")
+    return renamed(spec.layout, without(dims, {dim("dim1"), dim("dim2")}, true));
+  if (op == "view_as_complex")
+    return renamed(spec.layout, without(dims, {static_cast<int>(dims) - 1}, true));
+  // Any other view: the whole tensor.
+  return renamed(spec.layout, std::vector<int>(dims, -1));
+}
+
+/// Ops whose arguments say sizes, and so differ from rank to rank: all of them are local views.
+bool takes_sizes(const Frame& f) {
+  const std::string& op = f.info.base_name;
+  return op == "view"
+             ? f.argument("dtype") == nullptr
+             : op == "_unsafe_view" || op == "_reshape_alias" || op == "squeeze" || op == "expand";
+}
+
+void localise_sizes(const Frame& f, Decision& d, const Shape& out) {
+  const auto here = hosted_coordinates(f.lead->world(), f.mesh());
+  const bool expands = f.info.base_name == "expand";
+  std::vector<Shape> sizes;
+  for (const Coordinate& at : here) {
+    sizes.push_back(local_shape(d.results[0].specs[0]->layout, out, at));
+  }
+  d.local_call = [sizes, expands](std::size_t m, torch::jit::Stack& stack) {
+    const at::Tensor self = stack[0].toTensor();
+    const at::IntArrayRef wanted = to_ref(sizes[m]);
+    at::Tensor out;
+    if (!expands) {
+      out = self.view(wanted);
+    } else if (c10::multiply_integers(wanted) == 0) {
+      out = at::empty(wanted, self.options());
+    } else {
+      out = self.expand(wanted);
+    }
+    stack.clear();
+    stack.emplace_back(std::move(out));
+  };
+}
+
+/// as_strided counts from the beginning of the storage, where a piece need not begin.
+void localise_as_strided(const Frame& f, Decision& d) {
+  const std::int64_t offset = d.in[0]->offset;
+  const Shape strides = d.in[0]->strides;
+  const std::string name = f.info.name;
+  d.local_call = [offset, strides, name](std::size_t, torch::jit::Stack& stack) {
+    const at::Tensor self = stack[0].toTensor();
+    if (self.strides() != to_ref(strides)) {
+      fail<UnsupportedError>(name, "the pieces do not have the strides (", join(strides),
+                             ") of the whole; use view, select or slice");
+    }
+    const auto size = stack[1].toIntVector();
+    const auto stride = stack[2].toIntVector();
+    const std::int64_t start = stack[3].isNone() ? offset : stack[3].toInt();
+    at::Tensor out = self.as_strided(size, stride, start - offset + self.storage_offset());
+    stack.clear();
+    stack.emplace_back(std::move(out));
+  };
+}
+
+}  // namespace
+
+void decide_view(const Frame& f, Decision& d) {
+  const SpecData& spec = *d.in[0];
+  const std::vector<at::Tensor> tried = try_view(f, spec);
+  const Shape first = tried.empty() ? spec.sizes : to_shape(tried[0].sizes());
+  const ViewLayouts layouts = layouts_of(f, spec, first);
+  d.layouts.assign(f.tensors.size(), layouts.from);
+  const bool list = f.info.op.schema().returns()[0].type()->kind() == c10::TypeKind::ListType;
+  Result result{list ? Result::Kind::list : Result::Kind::tensor, {}, 0};
+  for (const at::Tensor& t : tried) {
+    result.specs.emplace_back(layouts.to, to_shape(t.sizes()), to_shape(t.strides()),
+                              t.storage_offset(), t.scalar_type());
+  }
+  d.results.push_back(std::move(result));
+  d.out_layouts = {layouts.to};
+  if (takes_sizes(f)) localise_sizes(f, d, first);
+  if (f.info.base_name == "as_strided") localise_as_strided(f, d);
+}
+
+}  // namespace intarsia
