@@ -2,6 +2,7 @@
 #pragma once
 
 #include "intarsia/boxes.h"          // IWYU pragma: export
+#include "intarsia/build.h"          // IWYU pragma: export
 #include "intarsia/collectives.h"    // IWYU pragma: export
 #include "intarsia/communication.h"  // IWYU pragma: export
 #include "intarsia/error.h"          // IWYU pragma: export

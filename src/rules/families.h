@@ -45,8 +45,6 @@ Rows layer_norm(const Question& q);
 Sizes layer_norm_sizes(const Question& q);
 Rows layer_norm_backward(const Question& q);
 Sizes layer_norm_backward_sizes(const Question& q);
-Rows batch_norm(const Question& q);
-Sizes batch_norm_sizes(const Question& q);
 Rows convolution(const Question& q);
 Sizes convolution_sizes(const Question& q);
 Rows convolution_backward(const Question& q);

@@ -55,18 +55,6 @@ Sizes layer_norm_backward_sizes(const Question& q) {
   return {q.in(1).sizes, w, w};
 }
 
-// input, weight, bias, running_mean, running_var -> out, mean, invstd
-Rows batch_norm(const Question& q) {
-  Rows rows;
-  rows.push_back(split({1, 0, 0, 0, 0}, {1, 0, 0}));
-  return rows;
-}
-
-Sizes batch_norm_sizes(const Question& q) {
-  const Shape stat = q.flag("training") ? Shape{q.in(0).sizes[1]} : Shape{0};
-  return {q.in(0).sizes, stat, stat};
-}
-
 // ---- convolution and pooling -----------------------------------------------------------------
 
 Rows convolution(const Question& q) {

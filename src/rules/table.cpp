@@ -65,7 +65,6 @@ const std::vector<Rule>& table() {
       {"mse_loss", loss_over_all, loss_sizes, {.form = LocalForm::mean_from_sum}},
       {"mse_loss_backward", loss_over_all, loss_sizes, {.form = LocalForm::mean_from_sum}},
       {"mv", mv, matmul_sizes},
-      {"native_batch_norm", batch_norm, batch_norm_sizes},
       {"native_layer_norm", layer_norm, layer_norm_sizes},
       {"native_layer_norm_backward", layer_norm_backward, layer_norm_backward_sizes},
       {"nll_loss_backward", nll_loss_backward, second_sizes},

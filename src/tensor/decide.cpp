@@ -23,7 +23,7 @@ void read_operands(const Frame& f, Decision& d) {
       continue;
     }
     if (t.impl == nullptr) {
-      if (t.written) {
+      if (t.written && !f.info.hidden_writes) {
         f.refuse("writes a distributed result into a plain tensor",
                  "make it distributed first, or take full() or local() of the others");
       }
@@ -230,9 +230,8 @@ void find_skips(const Frame& f, Decision& d, const std::vector<Coordinate>& here
 }
 
 bool is_simple(const Frame& f, const Decision& d, const std::vector<Coordinate>& here) {
-  return here.size() == 1 && d.moves.empty() && d.skip.empty() && d.local_arguments.empty() &&
-         !d.local_call && !d.local_op && !d.brings_back && !d.moves_view && !d.open_results &&
-         !f.info.has_out;
+  return here.size() == 1 && d.moves.empty() && d.skip.empty() && !d.local_call && !d.local_op &&
+         !d.afterwards && !d.brings_back && !d.moves_view && !d.open_results && !f.info.has_out;
 }
 
 }  // namespace
@@ -282,7 +281,9 @@ Decision decide(const Frame& f) {
   }
   plan_moves(f, d);
   if (f.info.family == Family::view) d.moves_view = !d.moves.empty();
-  if (d.open_results && (f.info.in_place || f.info.has_out)) d.brings_back = true;
+  if (d.open_results && (f.info.in_place || f.info.has_out || f.info.hidden_writes)) {
+    d.brings_back = true;
+  }
   const auto here = hosted_coordinates(f.lead->world(), f.mesh());
   find_skips(f, d, here);
   d.simple = is_simple(f, d, here);

@@ -50,7 +50,8 @@ struct OpInfo {
   std::vector<Argument> arguments;
   Family family = Family::fallback;
   const Rule* rule = nullptr;
-  bool in_place = false;  ///< writes to its first tensor argument, or to lists
+  bool in_place = false;       ///< writes to its first tensor argument, or to lists
+  bool hidden_writes = false;  ///< writes to arguments that its schema does not mark
   bool has_out = false;
   std::size_t returns = 0;
 };

@@ -11,6 +11,7 @@
 #include "intarsia/error.h"
 #include "tensor/autograd.h"
 #include "tensor/decide.h"
+#include "tensor/deferred.h"
 #include "tensor/execute.h"
 #include "tensor/formulas.h"
 #include "tensor/random.h"
@@ -29,14 +30,28 @@ void check_operand(const Frame& f, const Frame::Tensor& t) {
   }
 }
 
+/// A tensor of a build scope that is read before the scope ends is made now, replicated.
+void materialise_operands(const Frame& f) {
+  for (const Frame::Tensor& t : f.tensors) {
+    if (t.impl != nullptr && t.impl->extra() && t.impl->extra()->recipe) {
+      materialise(*t.impl, t.impl->spec()->layout);
+    }
+  }
+}
+
 void run(const OpInfo& info, torch::jit::Stack& stack) {
   Frame f(info, stack);
   TORCH_INTERNAL_ASSERT(f.lead != nullptr, info.name, " reached us without a tensor of ours");
+  bool deferred = false;
   for (const Frame::Tensor& t : f.tensors) {
     if (t.impl == nullptr) continue;
-    if (t.impl->extra()) check_operand(f, t);
+    if (t.impl->extra()) {
+      check_operand(f, t);
+      deferred |= t.impl->extra()->recipe != nullptr;
+    }
     if (!t.impl->hooked && t.impl->autograd_meta() != nullptr) attach_leaf_hook(*t.tensor);
   }
+  if (deferred) materialise_operands(f);
   switch (info.family) {
     case Family::random:
       return run_random(f);
@@ -153,6 +168,7 @@ void register_kernels() {
   std::call_once(once, [] {
     register_all();
     register_formulas();
+    register_deferred();
   });
 }
 

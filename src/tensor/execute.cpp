@@ -15,9 +15,10 @@ namespace {
 using Stack = torch::jit::Stack;
 
 /// Local ops run below autograd and autocast: both have acted on the distributed tensors.
+constexpr c10::DispatchKeySet kAbove =
+    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 struct BelowAutograd {
-  c10::impl::ExcludeDispatchKeyGuard guard{c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-                                           c10::autocast_dispatch_keyset};
+  c10::impl::ExcludeDispatchKeyGuard guard{kAbove};
 };
 
 /// What a view has from its base: the count of writes, where its elements come from, and whether
@@ -323,18 +324,27 @@ void execute(Frame& f, Decision& d, bool first) { Run(f, d, first)(); }
 void execute_simple(Frame& f, const Decision& d) {
   const BelowAutograd below;
   Stack& stack = f.stack;
+  // The keys of the pieces, without what acts above: where the dispatcher would find the local op.
+  c10::DispatchKeySet keys;
   // Arguments that leave the stack are kept until the end: they own the world.
   c10::SmallVector<c10::IValue, 4> kept;
   std::size_t operand = 0;
+  bool has_lists = false;
   for (std::size_t i = 0; i < f.info.arguments.size(); ++i) {
     c10::IValue& value = stack[f.base + i];
     const ArgumentKind kind = f.info.arguments[i].kind;
     if (kind == ArgumentKind::tensor) {
-      DistributedImpl* impl = f.tensors[operand++].impl;
-      if (impl == nullptr) continue;
+      const Frame::Tensor& t = f.tensors[operand++];
+      if (t.impl == nullptr) {
+        if (t.given()) keys = keys | t.tensor->key_set();
+        continue;
+      }
       kept.push_back(std::move(value));
-      value = impl->pieces()[0];
+      const at::Tensor& piece = t.impl->pieces()[0];
+      keys = keys | piece.key_set();
+      value = piece;
     } else if (kind == ArgumentKind::tensor_list && !value.isNone()) {
+      has_lists = true;
       const auto elements = value.toListRef();
       if (value.isTensorList()) {
         c10::List<at::Tensor> list;
@@ -357,7 +367,14 @@ void execute_simple(Frame& f, const Decision& d) {
       }
     }
   }
-  f.info.op.callBoxed(&stack);
+  if (!d.local_arguments.empty()) {
+    for (const auto& [index, value] : d.local_arguments[0]) stack[f.base + index] = value;
+  }
+  if (has_lists) {
+    f.info.op.callBoxed(&stack);
+  } else {
+    f.info.op.redispatchBoxed(keys - kAbove, &stack);
+  }
   if (f.info.in_place) {
     for (const Frame::Tensor& t : f.tensors) {
       if (t.written && t.impl != nullptr) f.state().note_write(*t.impl);
@@ -374,9 +391,8 @@ void execute_simple(Frame& f, const Decision& d) {
           value = at::Tensor();
           break;
         }
-        Pieces pieces;
-        pieces.push_back(is_view ? std::move(local) : in_order(std::move(local), *result.specs[0]));
-        value = make_tensor(*f.lead, result.specs[0], std::move(pieces));
+        if (!is_view) local = in_order(std::move(local), *result.specs[0]);
+        value = make_tensor(*f.lead, result.specs[0], std::move(local));
         if (is_view && (f.lead->extra() || result.specs[0]->partial)) {
           share_extra(f, value.toTensor(), nullptr);
         }
@@ -394,10 +410,9 @@ void execute_simple(Frame& f, const Decision& d) {
         const auto elements = value.toListRef();
         list.reserve(elements.size());
         for (std::size_t k = 0; k < elements.size(); ++k) {
-          Pieces pieces;
-          pieces.push_back(is_view ? elements[k].toTensor()
-                                   : in_order(elements[k].toTensor(), *result.specs[k]));
-          list.push_back(make_tensor(*f.lead, result.specs[k], std::move(pieces)));
+          at::Tensor local = elements[k].toTensor();
+          if (!is_view) local = in_order(std::move(local), *result.specs[k]);
+          list.push_back(make_tensor(*f.lead, result.specs[k], std::move(local)));
           if (is_view) share_extra(f, list.get(k), nullptr);
         }
         value = std::move(list);

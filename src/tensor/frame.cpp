@@ -17,7 +17,6 @@ enum Word : std::uint64_t {
   kList = 3,
   kInt = 4,
   kBool = 5,
-  kDouble = 6,
   kTyped = 7,
   kInts = 9,
   kText = 10,
@@ -92,18 +91,10 @@ void Frame::add_value(const c10::IValue& value, ArgumentKind kind) {
                                : value.isComplexDouble() ? 4
                                                          : 5;
     key.push_back(word(kTyped, type));
-  } else if (value.isInt()) {
-    key.push_back(word(kInt));
-    key.push_back(static_cast<std::uint64_t>(value.toInt()));
-  } else if (value.isBool()) {
-    key.push_back(word(kBool, value.toBool() ? 1 : 0));
-  } else if (value.isIntList()) {
-    const auto values = value.toIntList();
+  } else if (value.isList()) {
+    const auto values = value.toListRef();
     key.push_back(word(kInts, values.size()));
-    for (const std::int64_t v : values) key.push_back(static_cast<std::uint64_t>(v));
-  } else if (value.isDouble()) {
-    key.push_back(word(kDouble));
-    key.push_back(std::bit_cast<std::uint64_t>(value.toDouble()));
+    for (const c10::IValue& v : values) add_element(v);
   } else if (value.isString()) {
     const std::string& text = value.toStringRef();
     key.push_back(word(kText, text.size()));
@@ -112,16 +103,21 @@ void Frame::add_value(const c10::IValue& value, ArgumentKind kind) {
     const c10::Device device = value.toDevice();
     key.push_back(word(kOther, static_cast<std::uint64_t>(device.type()) << 16 |
                                    static_cast<std::uint8_t>(device.index())));
-  } else if (value.isBoolList()) {
-    const auto values = value.toBoolList();
-    key.push_back(word(kInts, values.size()));
-    for (const bool v : values) key.push_back(v ? 1 : 0);
-  } else if (value.isDoubleList()) {
-    const auto values = value.toDoubleList();
-    key.push_back(word(kInts, values.size()));
-    for (const double v : values) key.push_back(std::bit_cast<std::uint64_t>(v));
   } else {
-    key.push_back(word(kOther, 1));
+    key.push_back(word(kInt));
+    add_element(value);
+  }
+}
+
+void Frame::add_element(const c10::IValue& value) {
+  if (value.isInt()) {
+    key.push_back(static_cast<std::uint64_t>(value.toInt()));
+  } else if (value.isBool()) {
+    key.push_back(word(kBool, value.toBool() ? 1 : 0));
+  } else if (value.isDouble()) {
+    key.push_back(std::bit_cast<std::uint64_t>(value.toDouble()));
+  } else {
+    key.push_back(word(kOther));
   }
 }
 

@@ -53,6 +53,7 @@ class Frame {
  private:
   void add_tensor(const at::Tensor* tensor, std::size_t argument);
   void add_value(const c10::IValue& value, ArgumentKind kind);
+  void add_element(const c10::IValue& value);
 };
 
 }  // namespace intarsia

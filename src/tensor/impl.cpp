@@ -21,18 +21,28 @@ c10::DispatchKeySet keys_for(c10::DeviceType device) {
 
 }  // namespace
 
-DistributedImpl::DistributedImpl(std::shared_ptr<World> world, TensorState& state, Spec spec,
-                                 Pieces pieces)
+DistributedImpl::DistributedImpl(std::shared_ptr<World> world, TensorState& state, Spec spec)
     : c10::TensorImpl(world->device().type() == at::kCPU
                           ? c10::DispatchKeySet({kKey, c10::DispatchKey::AutocastCPU})
                           : keys_for(world->device().type()),
                       c10::scalarTypeToTypeMeta(spec->dtype), world->device()),
       world_(std::move(world)),
       state_(&state),
-      spec_(std::move(spec)),
-      pieces_(std::move(pieces)) {
+      spec_(std::move(spec)) {
   take_metadata();
   set_storage_access_should_throw();
+}
+
+DistributedImpl::DistributedImpl(std::shared_ptr<World> world, TensorState& state, Spec spec,
+                                 Pieces&& pieces)
+    : DistributedImpl(std::move(world), state, std::move(spec)) {
+  pieces_ = std::move(pieces);
+}
+
+DistributedImpl::DistributedImpl(std::shared_ptr<World> world, TensorState& state, Spec spec,
+                                 at::Tensor&& piece)
+    : DistributedImpl(std::move(world), state, std::move(spec)) {
+  pieces_.push_back(std::move(piece));
 }
 
 DistributedImpl::~DistributedImpl() {
@@ -40,7 +50,16 @@ DistributedImpl::~DistributedImpl() {
 }
 
 void DistributedImpl::take_metadata() {
-  set_sizes_and_strides(to_ref(spec_->sizes), to_ref(spec_->strides), spec_->offset);
+  const Geometry& g = spec_->geometry;
+  sizes_and_strides_ = g.sizes_and_strides;
+  storage_offset_ = spec_->offset;
+  numel_ = spec_->numel;
+  is_contiguous_ = g.contiguous;
+  is_channels_last_ = g.channels_last;
+  is_channels_last_contiguous_ = g.channels_last_contiguous;
+  is_channels_last_3d_ = g.channels_last_3d;
+  is_channels_last_3d_contiguous_ = g.channels_last_3d_contiguous;
+  is_non_overlapping_and_dense_ = g.dense;
 }
 
 const std::shared_ptr<std::atomic<std::uint32_t>>& DistributedImpl::writes() {
@@ -70,14 +89,14 @@ c10::intrusive_ptr<c10::TensorImpl> with_version(c10::intrusive_ptr<DistributedI
 
 c10::intrusive_ptr<c10::TensorImpl> DistributedImpl::shallow_copy_and_detach(
     const c10::VariableVersion& version, bool allow_change) const {
-  auto copy = c10::make_intrusive<DistributedImpl>(world_, *state_, spec_, pieces_);
+  auto copy = c10::make_intrusive<DistributedImpl>(world_, *state_, spec_, Pieces(pieces_));
   copy->extra_ = extra_;
   return with_version(std::move(copy), version, allow_change);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> DistributedImpl::shallow_copy_and_detach(
     c10::VariableVersion&& version, bool allow_change) const {
-  auto copy = c10::make_intrusive<DistributedImpl>(world_, *state_, spec_, pieces_);
+  auto copy = c10::make_intrusive<DistributedImpl>(world_, *state_, spec_, Pieces(pieces_));
   copy->extra_ = extra_;
   return with_version(std::move(copy), std::move(version), allow_change);
 }
@@ -95,6 +114,11 @@ void DistributedImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& im
 at::Tensor make_tensor(const std::shared_ptr<World>& world, TensorState& state, const Spec& spec,
                        Pieces pieces) {
   return at::detail::make_tensor<DistributedImpl>(world, state, spec, std::move(pieces));
+}
+
+at::Tensor make_tensor(const DistributedImpl& like, const Spec& spec, at::Tensor&& piece) {
+  return at::detail::make_tensor<DistributedImpl>(like.shared_world(), like.state(), spec,
+                                                  std::move(piece));
 }
 
 at::Tensor in_order(at::Tensor piece, const SpecData& spec) {

@@ -57,7 +57,8 @@ struct Extra {
 
 class DistributedImpl final : public c10::TensorImpl {
  public:
-  DistributedImpl(std::shared_ptr<World> world, TensorState& state, Spec spec, Pieces pieces);
+  DistributedImpl(std::shared_ptr<World> world, TensorState& state, Spec spec, Pieces&& pieces);
+  DistributedImpl(std::shared_ptr<World> world, TensorState& state, Spec spec, at::Tensor&& piece);
   ~DistributedImpl() override;
 
   World& world() const { return *world_; }
@@ -92,6 +93,7 @@ class DistributedImpl final : public c10::TensorImpl {
   bool has_storage() const override { return false; }
 
  private:
+  DistributedImpl(std::shared_ptr<World> world, TensorState& state, Spec spec);
   void take_metadata();
 
   std::shared_ptr<World> world_;
@@ -116,6 +118,9 @@ at::Tensor make_tensor(const std::shared_ptr<World>& world, TensorState& state, 
 inline at::Tensor make_tensor(const DistributedImpl& like, const Spec& spec, Pieces pieces) {
   return make_tensor(like.shared_world(), like.state(), spec, std::move(pieces));
 }
+
+/// The same for one piece, quickly.
+at::Tensor make_tensor(const DistributedImpl& like, const Spec& spec, at::Tensor&& piece);
 
 /// The piece with its strides in the spec's order: itself, or a copy.
 at::Tensor in_order(at::Tensor piece, const SpecData& spec);

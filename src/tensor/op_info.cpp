@@ -83,8 +83,13 @@ OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
         info.kind = ArgumentKind::fixed;
       }
     }
+    if (base_name == "native_batch_norm" && a.name().starts_with("running_")) {
+      info.written = true;
+      hidden_writes = true;
+    } else {
+      in_place |= info.written && !info.is_out;
+    }
     has_out |= info.is_out;
-    in_place |= info.written && !info.is_out;
     arguments.push_back(info);
   }
   const bool foreach_like = base_name.starts_with("_foreach_") || base_name.starts_with("_fused_");

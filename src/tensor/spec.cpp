@@ -1,6 +1,7 @@
 #include "tensor/spec.h"
 
 #include <c10/core/ScalarType.h>
+#include <c10/core/TensorImpl.h>
 
 #include <algorithm>
 #include <numeric>
@@ -28,6 +29,20 @@ std::size_t hash_of(const SpecData& d) {
   return hash_mix(h, static_cast<std::uint64_t>(d.dtype));
 }
 
+/// Lets ATen work the geometry out.
+class Probe final : public c10::TensorImpl {
+ public:
+  explicit Probe(const SpecData& d)
+      : c10::TensorImpl(c10::DispatchKeySet(), c10::scalarTypeToTypeMeta(d.dtype), at::kCPU) {
+    set_sizes_and_strides(to_ref(d.sizes), to_ref(d.strides), d.offset);
+  }
+  Geometry geometry() const {
+    return {sizes_and_strides_,           is_contiguous_,       is_channels_last_,
+            is_channels_last_contiguous_, is_channels_last_3d_, is_channels_last_3d_contiguous_,
+            is_non_overlapping_and_dense_};
+  }
+};
+
 }  // namespace
 
 bool operator==(const SpecData& a, const SpecData& b) {
@@ -41,6 +56,7 @@ Spec::Spec(const Layout& layout, const Shape& sizes, const Shape& strides, std::
   data.numel = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
   data.contiguous = data.numel == 0 || strides == contiguous_strides(sizes);
   data.partial = layout.has_partial();
+  data.geometry = c10::make_intrusive<Probe>(data)->geometry();
   const std::size_t hash = hash_of(data);
   node_ = table().acquire(std::move(data), hash);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/TensorBase.h>
+#include <c10/core/impl/SizesAndStrides.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,17 @@
 #include "intarsia/layout.h"
 
 namespace intarsia {
+
+/// What ATen keeps about sizes and strides, worked out once per spec.
+struct Geometry {
+  c10::impl::SizesAndStrides sizes_and_strides;
+  bool contiguous = true;
+  bool channels_last = false;
+  bool channels_last_contiguous = false;
+  bool channels_last_3d = false;
+  bool channels_last_3d_contiguous = false;
+  bool dense = true;
+};
 
 /// Layout, global sizes, strides, storage offset and dtype. Strides and offset are those that the
 /// whole tensor would have; every piece's strides have the same order.
@@ -24,6 +36,7 @@ struct SpecData {
   bool contiguous = true;
   bool partial = false;
   std::int64_t numel = 0;
+  Geometry geometry;
 
   friend bool operator==(const SpecData&, const SpecData&);
 };

@@ -158,6 +158,15 @@ void localise_sizes(const Frame& f, Decision& d, const Shape& out) {
   for (const Coordinate& at : here) {
     sizes.push_back(local_shape(d.results[0].specs[0]->layout, out, at));
   }
+  // Where the op itself can be told the sizes of the piece, it is.
+  const std::string& op = f.info.base_name;
+  const bool empties = std::any_of(sizes.begin(), sizes.end(), [](const Shape& s) {
+    return c10::multiply_integers(to_ref(s)) == 0;
+  });
+  if (op == "view" || op == "_unsafe_view" || (expands && !empties)) {
+    for (const Shape& s : sizes) d.local_arguments.push_back({{1, to_ref(s).vec()}});
+    return;
+  }
   d.local_call = [sizes, expands](std::size_t m, torch::jit::Stack& stack) {
     const at::Tensor self = stack[0].toTensor();
     const at::IntArrayRef wanted = to_ref(sizes[m]);

@@ -21,7 +21,7 @@ PUBLIC = {
     "error": "base", "fixed_vector": "base",
     "boxes": "layout", "layout": "layout", "mesh": "layout", "placement": "layout",
     "tensor_type": "layout", "view": "layout",
-    "plan": "plan", "communication": "tensor", "redistribute": "tensor", "tensor": "tensor",
+    "plan": "plan", "build": "tensor", "communication": "tensor", "redistribute": "tensor", "tensor": "tensor",
     "collectives": "world", "in_process": "world", "ledger": "world", "rendezvous": "world", "world": "world",
     "intarsia": "tools",
 }  # fmt: skip

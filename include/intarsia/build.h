@@ -1,0 +1,67 @@
+// build: C++ modules whose parameters and buffers are distributed from birth.
+//
+//   auto net = build(*world, mesh, {{"*.up.weight", "R,S(0)"}, {"*.down.weight", "R,S(1)"}},
+//                    [] { return Net(); });
+//
+// A torch::nn module makes its tensors in its constructor, and nothing can replace them later. So
+// while `make` runs, the tensors it makes are distributed ones without memory, and what initialises
+// them is written down. Then each is laid out by its name, and made on every rank as its piece: the
+// whole of a parameter never exists. Initial values are the same in every layout.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "intarsia/layout.h"
+#include "intarsia/world.h"
+
+namespace intarsia {
+
+/// Names of parameters and buffers, with `*` for any part of a name, and placements as text. The
+/// first pattern that fits decides; what none fits is replicated.
+using LayoutPatterns = std::vector<std::pair<std::string, std::string>>;
+
+/// Whether a name fits a pattern.
+bool matches(std::string_view name, std::string_view pattern);
+
+/// The scope in which tensors are born distributed. `build` is the convenient form.
+///
+/// What is read before the end of the scope, other than by ops that only initialise a tensor
+/// (fill_, zero_, uniform_, normal_ and their like, mul_ and add_ by a number), is made at once,
+/// and replicated. THREADS: belongs to the thread that made it; scopes do not nest.
+class BuildScope {
+ public:
+  BuildScope(World& world, const Mesh& mesh);
+  ~BuildScope();
+  BuildScope(const BuildScope&) = delete;
+  BuildScope& operator=(const BuildScope&) = delete;
+
+  /// Ends the scope, lays the named tensors out, and makes them. ValueError for a tensor that was
+  /// not made in this scope, and for a pattern that fits no name.
+  void finish(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+              const LayoutPatterns& patterns);
+
+ private:
+  void leave();
+  World& world_;
+  Mesh mesh_;
+  bool active_ = true;
+};
+
+/// Makes a module (a std::shared_ptr to one, or a holder such as torch::nn::Linear) in a scope.
+template <class Make>
+auto build(World& world, const Mesh& mesh, const LayoutPatterns& patterns, Make&& make) {
+  BuildScope scope(world, mesh);
+  auto module = make();
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& item : module->named_parameters())
+    tensors.emplace_back(item.key(), item.value());
+  for (const auto& item : module->named_buffers()) tensors.emplace_back(item.key(), item.value());
+  scope.finish(tensors, patterns);
+  return module;
+}
+
+}  // namespace intarsia
