@@ -6,7 +6,8 @@
 // A torch::nn module makes its tensors in its constructor, and nothing can replace them later. So
 // while `make` runs, the tensors it makes are distributed ones without memory, and what initialises
 // them is written down. Then each is laid out by its name, and made on every rank as its piece: the
-// whole of a parameter never exists. Initial values are the same in every layout.
+// whole of a parameter never exists. Initial values are the same in every layout, for the same
+// seed: call torch::manual_seed first, with the same number on all ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -49,6 +49,9 @@ at::Tensor distribute(const at::Tensor& full, const Layout& layout, World& world
 /// REQUIRES: the piece has the sizes that layout and shape give it; the process hosts one rank.
 struct FromLocalOptions {
   std::optional<std::vector<std::int64_t>> shape = std::nullopt;
+  /// The strides of the whole, where they are not row-major: the same on all ranks, which those of
+  /// a piece need not be. Without them the piece must be contiguous.
+  std::optional<std::vector<std::int64_t>> strides = std::nullopt;
   std::optional<Layout> grad_layout = std::nullopt;
 };
 at::Tensor from_local(const at::Tensor& piece, const Layout& layout, World& world,
@@ -72,7 +75,8 @@ at::Tensor full(const at::Tensor& tensor, const std::optional<Layout>& grad_layo
 at::Tensor redistribute(const at::Tensor& tensor, const Layout& layout);
 
 /// Factories. None of them builds the whole tensor: each rank makes its pieces. Random ones give
-/// the same values in every layout.
+/// the same values in every layout. They draw from torch's default CPU generator, which must be
+/// seeded alike on all ranks: torch::manual_seed.
 at::Tensor zeros(at::IntArrayRef sizes, const Layout& layout, World& world,
                  at::TensorOptions options = {});
 at::Tensor ones(at::IntArrayRef sizes, const Layout& layout, World& world,

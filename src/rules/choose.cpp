@@ -14,12 +14,13 @@ constexpr double kLatency = 8192;
 
 /// Bytes that a rank sends for one operand along one axis of `n` ranks. `bytes`: of the piece that
 /// a rank would hold if this axis did not cut it.
-double cost(const Placement& from, const Placement& to, double bytes, double n) {
+double cost(const Placement& from, const Placement& to, double bytes, double n, bool later) {
   if (from == to || n == 1) return 0;
   const double part = bytes * (n - 1) / n;
   if (from.is_replicate()) {
     // Terms made now have to be reduced later.
-    return to.is_partial() ? 2 * part + kLatency : 0;
+    if (!to.is_partial()) return 0;
+    return later ? part : 2 * part + kLatency;
   }
   if (from.is_partial()) {
     if (to.is_partial()) return kNever;
@@ -121,7 +122,7 @@ std::vector<Row> rows_for(const std::vector<Row>& rows, std::span<const Candidat
 using Price = std::tuple<double, std::size_t, std::size_t>;
 
 Price price(const Row& row, std::span<const Candidate> operands, std::size_t axis,
-            const std::vector<double>& bytes, double n) {
+            const std::vector<double>& bytes, double n, bool later) {
   double sum = 0;
   std::size_t moved = 0;
   // An op is cut where one of its operands already is. Cutting whole operands on its own account
@@ -134,7 +135,14 @@ Price price(const Row& row, std::span<const Candidate> operands, std::size_t axi
   for (std::size_t i = 0; i < operands.size(); ++i) {
     if (!operands[i].given) continue;
     const Placement& have = operands[i].layout.placement(axis);
-    sum += cost(have, row.in[i], bytes[i], n);
+    // Terms pass through a linear op for free, or not at all: gathering its other operands to keep
+    // them terms would cost now and again later.
+    if (row.linear && have.is_shard() && row.in[i].is_replicate() && n > 1) return {kNever, 0, 0};
+    double move = cost(have, row.in[i], bytes[i], n, later);
+    if (operands[i].also) {
+      move = std::min(move, cost(operands[i].also->placement(axis), row.in[i], bytes[i], n, later));
+    }
+    sum += move;
     if (!anchored && !have.is_shard() && row.in[i].is_shard()) sum += bytes[i] * (n - 1) / n;
     moved += have != row.in[i] ? 1 : 0;
   }
@@ -148,7 +156,8 @@ Price price(const Row& row, std::span<const Candidate> operands, std::size_t axi
 
 std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operands,
                              const std::vector<Row>& rows, std::size_t results,
-                             std::optional<std::size_t> keep) {
+                             const ChooseOptions& options) {
+  const std::optional<std::size_t> keep = options.keep;
   const std::size_t axes = mesh.axes();
   std::vector<std::vector<Placement>> in(operands.size());
   std::vector<std::vector<Placement>> out(results);
@@ -175,7 +184,7 @@ std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operan
         const Placement& stays = operands[*keep].layout.placement(a);
         if (row.in[*keep] != stays || row.out.empty() || row.out[0] != stays) continue;
       }
-      const Price p = price(row, operands, a, uncut, n);
+      const Price p = price(row, operands, a, uncut, n, options.later);
       if (std::get<0>(p) == kNever) continue;
       if (!best || p < best_price) {
         best = std::move(row);

@@ -23,6 +23,8 @@ struct Row {
 struct Candidate {
   Layout layout;
   double bytes = 0;
+  /// Another layout in which its pieces are at hand, because an op already needed them so.
+  std::optional<Layout> also = std::nullopt;
   /// False for operands that were not passed.
   bool given = true;
 };
@@ -39,10 +41,17 @@ struct Choice {
 ///
 /// `keep`: an operand that must stay as it is, with result 0 laid out alike: what an op in place
 /// needs. Nothing, when no row does that.
+/// `later`: a sum of terms and a whole is left as terms, to be reduced later with what is added to
+/// it. Saves reductions where sums build up, as in backward; elsewhere it would keep terms and
+/// their reduction alive both.
 ///
 /// REQUIRES: all candidates are on `mesh`; every row has `operands.size()` inputs.
+struct ChooseOptions {
+  std::optional<std::size_t> keep = std::nullopt;
+  bool later = false;
+};
 std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operands,
                              const std::vector<Row>& rows, std::size_t results,
-                             std::optional<std::size_t> keep = std::nullopt);
+                             const ChooseOptions& options = {});
 
 }  // namespace intarsia

@@ -91,7 +91,14 @@ Sizes convolution_sizes(const Question& q) {
 // grad_out, input, weight -> grads of input, weight, bias
 Rows convolution_backward(const Question& q) {
   if (q.in(0).dims() < 3) return {};
-  return {split({0, 0, -1}, {0, -1, -1})};
+  Rows rows{split({0, 0, -1}, {0, -1, -1})};
+  if (q.integer("groups", 1) == 1 && !q.flag("transposed")) {
+    rows.push_back(split({1, -1, 0}, {-1, 0, 0}));  // channels out
+    // Channels in; the gradient of the bias is whole there, and no rank's to skip.
+    const bool no_bias = !q.arg("output_mask")->toBoolList().get(2);
+    if (no_bias) rows.push_back(split({-1, 1, 1}, {1, 1, 1}));
+  }
+  return rows;
 }
 
 Sizes convolution_backward_sizes(const Question& q) {

@@ -28,13 +28,6 @@ DistributedImpl& ours(std::string_view where, const at::Tensor& t) {
   return impl_of(t);
 }
 
-Layout partial_to_replicate(Layout layout) {
-  for (std::size_t a = 0; a < layout.mesh().axes(); ++a) {
-    if (layout.placement(a).is_partial()) layout = layout.with(a, Placement::replicate());
-  }
-  return layout;
-}
-
 void check_mesh(std::string_view where, const Layout& layout, const DistributedImpl& like,
                 const Mesh& mesh) {
   (void)like;
@@ -75,7 +68,7 @@ at::Tensor gradient_in(const at::Tensor& grad, const Layout& layout, World& worl
 
 struct Redistribute : torch::autograd::Function<Redistribute> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& t, const Layout& layout) {
-    ctx->saved_data["back"] = partial_to_replicate(impl_of(t).spec()->layout).to_string();
+    ctx->saved_data["back"] = without_partial(impl_of(t).spec()->layout).to_string();
     return moved(t, layout, {.op = "redistribute", .implicit = false});
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -192,7 +185,7 @@ void attach_leaf_hook(const at::Tensor& tensor) {
   impl.hooked = true;
   // The leaf outlives its hook, and may be laid out anew: so ask it each time.
   tensor.register_hook([leaf = &impl](const at::Tensor& grad) -> at::Tensor {
-    const Layout layout = partial_to_replicate(leaf->spec()->layout);
+    const Layout layout = without_partial(leaf->spec()->layout);
     if (!grad.defined() || (is_ours(grad) && impl_of(grad).spec()->layout == layout)) return grad;
     if (!is_ours(grad)) return distribute(grad, layout, leaf->world());
     if (!grad.requires_grad()) return moved(grad, layout, {.op = "gradient", .implicit = false});
@@ -282,18 +275,26 @@ at::Tensor from_local(const at::Tensor& piece, const Layout& layout, World& worl
                      "), but ", layout, " gives it (", join(expected), ") of (", join(sizes),
                      "); say the global sizes in `shape`");
   }
-  const Layout grad_layout = options.grad_layout.value_or(partial_to_replicate(layout));
+  const Layout grad_layout = options.grad_layout.value_or(without_partial(layout));
   if (grad_layout.mesh() != layout.mesh()) {
     fail<ValueError>(name, "grad_layout ", grad_layout, " is on another mesh than ", layout);
   }
-  // Only strides that some cut of a whole tensor could have are kept.
-  const Shape strides = strides_in_order_of(sizes, to_shape(piece.strides()));
-  const bool dense = piece.is_non_overlapping_and_dense();
-  auto where = std::make_shared<Where>(Where{
-      layout, grad_layout,
-      Spec(layout, sizes, dense && !piece.is_contiguous() ? strides : contiguous_strides(sizes), 0,
-           piece.scalar_type()),
-      shared(world)});
+  Shape strides = contiguous_strides(sizes);
+  if (options.strides) {
+    strides = to_shape(*options.strides);
+    if (strides.size() != sizes.size() || strides != strides_in_order_of(sizes, strides)) {
+      fail<ValueError>(name, "strides (", join(strides), ") are not those of a dense tensor of (",
+                       join(sizes), ")");
+    }
+  }
+  const Spec spec(layout, sizes, strides, 0, piece.scalar_type());
+  if (!in_order(piece, *spec).is_same(piece) || !piece.is_non_overlapping_and_dense()) {
+    fail<ValueError>(
+        name, "the piece has strides (", join(piece.strides()), ") for sizes (",
+        join(piece.sizes()), "), where a piece of strides (", join(strides),
+        ") is needed; pass contiguous(), or say the strides of the whole in `strides`");
+  }
+  auto where = std::make_shared<Where>(Where{layout, grad_layout, spec, shared(world)});
   return FromLocal::apply(piece, where);
 }
 
@@ -354,7 +355,7 @@ std::vector<at::Tensor> local_region(
   for (std::size_t i = 0; i < results.size(); ++i) {
     FromLocalOptions options;
     if (i < region.shapes.size()) options.shape = region.shapes[i];
-    out.push_back(from_local(results[i], region.out[i], world, options));
+    out.push_back(from_local(results[i].contiguous(), region.out[i], world, options));
   }
   return out;
 }

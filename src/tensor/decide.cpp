@@ -44,6 +44,7 @@ void read_operands(const Frame& f, Decision& d) {
                "put all of them on one mesh; axes that a tensor does not use are R");
     }
     d.in.push_back(t.impl->spec());
+    if (t.reduced) d.kept_layouts.push_back(*t.reduced);
   }
 }
 
@@ -61,12 +62,12 @@ std::vector<Candidate> candidates(const Frame& f, const Decision& d, std::size_t
   for (std::size_t i = 0; i < count; ++i) {
     const Spec& s = d.in[i];
     if (!s) {
-      out.push_back({replicated, 0, false});
+      out.push_back({replicated, 0, std::nullopt, false});
       continue;
     }
     out.push_back({s->layout,
                    static_cast<double>(s->numel) * static_cast<double>(c10::elementSize(s->dtype)),
-                   true});
+                   f.tensors[i].reduced, true});
   }
   return out;
 }
@@ -147,10 +148,10 @@ void decide_by_rule(const Frame& f, Decision& d) {
   std::optional<Choice> choice;
   if (self) {
     check_in_place_sizes(f, d, *self, sizes);
-    choice = choose(f.mesh(), operands, rows, results, self);
+    choice = choose(f.mesh(), operands, rows, results, {.keep = self});
     d.brings_back = !choice;
   }
-  if (!choice) choice = choose(f.mesh(), operands, rows, results);
+  if (!choice) choice = choose(f.mesh(), operands, rows, results, {.later = f.in_backward});
   TORCH_INTERNAL_ASSERT(choice, "running replicated is always possible");
   d.layouts = std::move(choice->in);
   d.layouts.resize(f.tensors.size(), Layout::replicated(f.mesh()));
@@ -181,10 +182,7 @@ void decide_like(const Frame& f, Decision& d) {
   const Shape sizes =
       size != nullptr ? to_shape(at::IntArrayRef(size->toIntVector())) : d.in[0]->sizes;
   if (sizes == d.in[0]->sizes) {
-    layout = d.in[0]->layout;
-    for (std::size_t a = 0; a < mesh.axes(); ++a) {
-      if (layout.placement(a).is_partial()) layout = layout.with(a, Placement::replicate());
-    }
+    layout = without_partial(d.in[0]->layout);
   }
   Shape strides = contiguous_strides(sizes);
   if (const c10::IValue* given = f.argument("stride")) {
@@ -230,8 +228,9 @@ void find_skips(const Frame& f, Decision& d, const std::vector<Coordinate>& here
 }
 
 bool is_simple(const Frame& f, const Decision& d, const std::vector<Coordinate>& here) {
-  return here.size() == 1 && d.moves.empty() && d.skip.empty() && !d.local_call && !d.local_op &&
-         !d.afterwards && !d.brings_back && !d.moves_view && !d.open_results && !f.info.has_out;
+  const bool same_op = !d.local_call && !d.local_op && !d.afterwards && !d.decomposes;
+  const bool stays = d.moves.empty() && d.skip.empty() && !d.brings_back && !d.moves_view;
+  return here.size() == 1 && same_op && stays && !d.open_results && !f.info.has_out;
 }
 
 }  // namespace

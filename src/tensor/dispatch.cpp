@@ -67,7 +67,9 @@ void run(const OpInfo& info, torch::jit::Stack& stack) {
   const std::uint64_t hash = Cache::hash(key);
   const auto known = cache.find(key, hash);
   const bool is_view = info.family == Family::view;
-  if (known && known->simple && !(info.in_place && f.lead->extra())) {
+  // Views of partial tensors remember how they were made, for which the arguments must last.
+  const bool needs_care = is_view ? f.lead->spec()->partial : info.in_place && f.lead->extra();
+  if (known && known->simple && !needs_care) {
     execute_simple(f, *known);
   } else if (known && !known->decomposes) {
     execute(f, const_cast<Decision&>(*known), false);

@@ -23,7 +23,7 @@ struct BelowAutograd {
 
 /// What a view has from its base: the count of writes, where its elements come from, and whether
 /// plain tensors share its memory. `moved`: the copy that it is a view of, if not of the base.
-void share_extra(const Frame& f, const at::Tensor& out, const at::Tensor* moved) {
+void share_extra(const Frame& f, const at::Tensor& out, const at::Tensor* moved, bool in_list) {
   if (f.info.base_name == "_unsafe_view") return;
   DistributedImpl& base = *f.tensors[0].impl;
   DistributedImpl& view = impl_of(out);
@@ -34,7 +34,15 @@ void share_extra(const Frame& f, const at::Tensor& out, const at::Tensor* moved)
         Extra::Window{c10::intrusive_ptr<DistributedImpl>::reclaim_copy(&base), *moved, version});
     return;
   }
-  if (base.spec()->partial) view.need_extra().writes = base.writes();
+  if (base.spec()->partial) {
+    Extra& extra = view.need_extra();
+    extra.writes = base.writes();
+    if (f.info.returns == 1 && out.defined() && view.spec()->partial && !in_list) {
+      extra.view_of = std::make_unique<Extra::ViewOf>(
+          Extra::ViewOf{c10::intrusive_ptr<DistributedImpl>::reclaim_copy(&base), f.info.op,
+                        torch::jit::Stack(f.arguments().begin() + 1, f.arguments().end())});
+    }
+  }
   if (!base.extra()) return;
   if (base.extra()->exposed) view.expose();
   if (base.extra()->window) {
@@ -56,7 +64,14 @@ class Run {
 
   void operator()() {
     const BelowAutograd below;
+    if (members_ == 0 && d_.open_results) {
+      f_.refuse(
+          "no rank of the mesh lives in this process, and the op has no rule that says what it "
+          "returns",
+          "call it only on ranks of the mesh");
+    }
     prepare();
+    results_.resize(d_.results.size());
     for (std::size_t m = 0; m < members_; ++m) run_member(m);
     if (d_.afterwards) d_.afterwards(results_);
     if (d_.brings_back || f_.info.has_out) bring_back();
@@ -168,7 +183,7 @@ class Run {
       }
     }
     local_results_.push_back(stack);
-    results_.resize(stack.size());
+    results_.resize(std::max(results_.size(), stack.size()));
     for (std::size_t r = 0; r < stack.size(); ++r) {
       if (stack[r].isTensor()) results_[r].push_back(stack[r].toTensor());
     }
@@ -243,13 +258,13 @@ class Run {
       case Result::Kind::written:
         return *f_.tensors[result.operand].tensor;
       case Result::Kind::tensor:
-        return wrap_tensor(result.specs[0], results_[r], d_.out_layouts[r]);
+        return wrap_tensor(result.specs[0], results_[r], false);
       case Result::Kind::list: {
         c10::List<at::Tensor> list;
         for (std::size_t k = 0; k < result.specs.size(); ++k) {
           std::vector<at::Tensor> pieces;
           for (const Stack& s : local_results_) pieces.push_back(s[r].toListRef()[k].toTensor());
-          list.push_back(wrap_tensor(result.specs[k], pieces, result.specs[k]->layout));
+          list.push_back(wrap_tensor(result.specs[k], pieces, true));
         }
         return list;
       }
@@ -259,7 +274,7 @@ class Run {
     return local_results_.empty() ? c10::IValue() : local_results_[0][r];
   }
 
-  at::Tensor wrap_tensor(Spec& spec, const std::vector<at::Tensor>& local, const Layout&) {
+  at::Tensor wrap_tensor(Spec& spec, const std::vector<at::Tensor>& local, bool in_list) {
     if (!local.empty() && !local[0].defined()) return {};
     if (first_ && !local.empty()) {
       spec = spec.with(local[0].scalar_type());
@@ -274,7 +289,7 @@ class Run {
     const bool is_view = f_.info.family == Family::view;
     for (const at::Tensor& p : local) pieces.push_back(is_view ? p : in_order(p, *spec));
     at::Tensor out = make_tensor(*f_.lead, spec, std::move(pieces));
-    if (is_view) share_extra(f_, out, d_.moves_view ? &moved_ : nullptr);
+    if (is_view) share_extra(f_, out, d_.moves_view ? &moved_ : nullptr, in_list);
     return out;
   }
 
@@ -393,9 +408,7 @@ void execute_simple(Frame& f, const Decision& d) {
         }
         if (!is_view) local = in_order(std::move(local), *result.specs[0]);
         value = make_tensor(*f.lead, result.specs[0], std::move(local));
-        if (is_view && (f.lead->extra() || result.specs[0]->partial)) {
-          share_extra(f, value.toTensor(), nullptr);
-        }
+        if (is_view && f.lead->extra()) share_extra(f, value.toTensor(), nullptr, false);
         break;
       }
       case Result::Kind::written: {
@@ -413,7 +426,7 @@ void execute_simple(Frame& f, const Decision& d) {
           at::Tensor local = elements[k].toTensor();
           if (!is_view) local = in_order(std::move(local), *result.specs[k]);
           list.push_back(make_tensor(*f.lead, result.specs[k], std::move(local)));
-          if (is_view) share_extra(f, list.get(k), nullptr);
+          if (is_view) share_extra(f, list.get(k), nullptr, true);
         }
         value = std::move(list);
         break;

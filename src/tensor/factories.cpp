@@ -12,13 +12,6 @@
 namespace intarsia {
 namespace {
 
-Layout without_partial(Layout layout) {
-  for (std::size_t a = 0; a < layout.mesh().axes(); ++a) {
-    if (layout.placement(a).is_partial()) layout = layout.with(a, Placement::replicate());
-  }
-  return layout;
-}
-
 /// A tensor of which `make` makes each piece, given its sizes and what it holds.
 template <class Make>
 at::Tensor made(std::string_view where, at::IntArrayRef sizes, const Layout& layout, World& world,

@@ -1,5 +1,7 @@
 #include "tensor/frame.h"
 
+#include <torch/csrc/autograd/function.h>
+
 #include <bit>
 
 #include "base/text.h"
@@ -21,6 +23,7 @@ enum Word : std::uint64_t {
   kInts = 9,
   kText = 10,
   kOther = 11,
+  kPartial = 12,
 };
 
 constexpr std::uint64_t word(Word kind, std::uint64_t value = 0) {
@@ -65,6 +68,13 @@ void Frame::add_tensor(const at::Tensor* tensor, std::size_t argument) {
     entry.impl = &impl_of(*tensor);
     key.push_back(reinterpret_cast<std::uintptr_t>(entry.impl->spec().id()));
     if (lead == nullptr) lead = entry.impl;
+    if (entry.impl->spec()->partial) {
+      // What the choice of a layout for partial tensors depends on besides.
+      in_backward = torch::autograd::get_current_node() != nullptr;
+      entry.reduced = entry.impl->reduced_layout();
+      key.push_back(word(kPartial, in_backward ? 1 : 0));
+      if (entry.reduced) key.push_back(reinterpret_cast<std::uintptr_t>(entry.reduced->id()));
+    }
   } else {
     const c10::TensorImpl& plain = *tensor->unsafeGetTensorImpl();
     const bool dense = plain.is_contiguous();

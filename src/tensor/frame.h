@@ -23,6 +23,7 @@ class Frame {
     std::uint32_t argument = 0;
     bool written = false;
     bool is_out = false;
+    std::optional<Layout> reduced = {};  ///< how a partial tensor is at hand too
     bool given() const { return tensor != nullptr && tensor->defined(); }
   };
 
@@ -31,6 +32,7 @@ class Frame {
   std::size_t base;  ///< where the arguments begin in the stack
   c10::SmallVector<Tensor, 8> tensors;
   c10::SmallVector<std::uint64_t, 40> key;
+  bool in_backward = false;         ///< known only where some tensor is partial
   DistributedImpl* lead = nullptr;  ///< the first distributed one: it says the world
 
   const c10::IValue& argument(std::size_t i) const { return stack[base + i]; }

@@ -68,6 +68,15 @@ const std::shared_ptr<std::atomic<std::uint32_t>>& DistributedImpl::writes() {
   return extra.writes;
 }
 
+std::optional<Layout> DistributedImpl::reduced_layout() const {
+  if (!extra_ || !extra_->writes || extra_->exposed) return std::nullopt;
+  const std::scoped_lock lock(extra_->reduced.mutex);
+  if (extra_->reduced.pieces.empty() || extra_->reduced.writes != *extra_->writes) {
+    return std::nullopt;
+  }
+  return extra_->reduced.to;
+}
+
 void DistributedImpl::replace(const Spec& spec, Pieces pieces) {
   spec_ = spec;
   pieces_ = std::move(pieces);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
 
@@ -36,6 +38,14 @@ struct Extra {
     Pieces pieces;
     std::uint32_t writes = 0;
   } reduced;
+  /// The partial tensor that this one is a view of, and the view: so that reducing either is
+  /// enough.
+  struct ViewOf {
+    c10::intrusive_ptr<DistributedImpl> base;
+    c10::OperatorHandle op;
+    torch::jit::Stack arguments;  ///< but the first, which is the base
+  };
+  std::unique_ptr<ViewOf> view_of;
   /// Counts the writes to a partial tensor and to all tensors that share its memory.
   std::shared_ptr<std::atomic<std::uint32_t>> writes;
   /// Plain tensors share its memory: writes to them cannot be seen, so nothing is remembered.
@@ -74,6 +84,8 @@ class DistributedImpl final : public c10::TensorImpl {
 
   /// The count of writes that it shares with its views. REQUIRES: a partial tensor.
   const std::shared_ptr<std::atomic<std::uint32_t>>& writes();
+  /// The layout in which its reduced pieces are at hand, if they are.
+  std::optional<Layout> reduced_layout() const;
   /// Plain tensors outside share its memory from now on.
   void expose() { need_extra().exposed = true; }
   /// Other pieces and layout for the tensor itself: for parameters of a build scope.

@@ -30,13 +30,6 @@ double number(const Frame& f, std::string_view name, double otherwise = 0) {
   return v == nullptr || v->isNone() ? otherwise : v->toScalar().toDouble();
 }
 
-Layout without_partial(Layout layout) {
-  for (std::size_t a = 0; a < layout.mesh().axes(); ++a) {
-    if (layout.placement(a).is_partial()) layout = layout.with(a, Placement::replicate());
-  }
-  return layout;
-}
-
 /// The largest range of random_ without bounds: all numbers that the dtype holds exactly.
 std::uint64_t whole_range(at::ScalarType dtype) {
   switch (dtype) {

@@ -110,6 +110,13 @@ Shape strides_in_order_of(const Shape& sizes, const Shape& like) {
   return strides;
 }
 
+Layout without_partial(Layout layout) {
+  for (std::size_t a = 0; a < layout.mesh().axes(); ++a) {
+    if (layout.placement(a).is_partial()) layout = layout.with(a, Placement::replicate());
+  }
+  return layout;
+}
+
 void check_partial(std::string_view where, at::ScalarType dtype, const Layout& layout) {
   const auto known = dtype_of(dtype);
   for (const Placement& p : layout.placements()) {

@@ -98,6 +98,9 @@ inline Shape to_shape(at::IntArrayRef values) {
 }
 inline at::IntArrayRef to_ref(const Shape& shape) { return {shape.data(), shape.size()}; }
 
+/// The layout with R for partial.
+Layout without_partial(Layout layout);
+
 /// Refuses partial placements whose terms do not combine exactly for the dtype, with a message that
 /// begins with `[where]`.
 void check_partial(std::string_view where, at::ScalarType dtype, const Layout& layout);

@@ -153,15 +153,42 @@ Pieces TensorState::reduce_once(DistributedImpl& tensor, const Plan& plan, const
   const std::uint32_t now = *tensor.writes();
   Extra::Reduced& known = tensor.extra()->reduced;
   {
-    const std::scoped_lock lock(known.mutex);
-    if (!known.pieces.empty() && known.writes == now && known.to == plan.to) return known.pieces;
+    std::unique_lock lock(known.mutex);
+    if (!known.pieces.empty() && known.writes == now) {
+      if (known.to == plan.to) return known.pieces;
+      const auto from_known = make_plan(known.to, plan.to);
+      if (from_known && from_known->collectives() == 0) {
+        const Pieces pieces = known.pieces;
+        lock.unlock();
+        return move(tensor.spec().with(plan.from), pieces, *from_known, reason);
+      }
+    }
   }
-  Pieces moved = move(tensor.spec(), tensor.pieces(), plan, reason);
+  auto moved = reduced_with_base(tensor, plan, reason);
+  if (!moved) moved = move(tensor.spec(), tensor.pieces(), plan, reason);
   const std::scoped_lock lock(known.mutex);
   known.to = plan.to;
-  known.pieces = moved;
+  known.pieces = *moved;
   known.writes = now;
-  return moved;
+  return *moved;
+}
+
+/// A view of a partial tensor: the tensor is reduced, and the view taken again. So a matrix and its
+/// transpose are reduced once.
+std::optional<Pieces> TensorState::reduced_with_base(DistributedImpl& view, const Plan& plan,
+                                                     const Reason& reason) {
+  const Extra::ViewOf* of = view.extra()->view_of.get();
+  if (of == nullptr || plan.to != without_partial(plan.from)) return std::nullopt;
+  DistributedImpl& base = *of->base;
+  const auto base_plan = make_plan(base.spec()->layout, without_partial(base.spec()->layout));
+  at::Tensor whole =
+      make_tensor(base, base.spec().with(base_plan->to), reduce_once(base, *base_plan, reason));
+  torch::jit::Stack stack{std::move(whole)};
+  stack.insert(stack.end(), of->arguments.begin(), of->arguments.end());
+  of->op.callBoxed(&stack);
+  const DistributedImpl& again = impl_of(stack[0].toTensor());
+  if (again.spec()->layout != plan.to) return std::nullopt;
+  return again.pieces();
 }
 
 void TensorState::note_write(DistributedImpl& tensor) {
@@ -177,7 +204,28 @@ void TensorState::forget(const DistributedImpl& tensor) {
   }
 }
 
+/// Refuses to draw from generators that began differently: every rank would get other values of
+/// what all should hold alike.
+void TensorState::check_seeds() {
+  const auto& store = world_.store();
+  if (generator_ || world_.size() == 1 || !store || world_.hosted().size() != 1) return;
+  const std::uint64_t mine = at::detail::getDefaultCPUGenerator().current_seed();
+  const auto key = [](std::int64_t rank) { return concat("intarsia/seed/", rank); };
+  const std::string text = std::to_string(mine);
+  store->set(key(world_.rank()), std::vector<std::uint8_t>(text.begin(), text.end()));
+  if (world_.rank() == 0) return;
+  const std::vector<std::uint8_t> bytes = store->get(key(0));
+  const std::string first(bytes.begin(), bytes.end());
+  if (first == text) return;
+  fail<WorldError>("random", "torch's default generator has seed ", text, " on rank ",
+                   world_.rank(), " and ", first,
+                   " on rank 0, so ranks would draw different values; call torch.manual_seed "
+                   "(torch::manual_seed) with the same number on all ranks before the first random "
+                   "op");
+}
+
 std::uint64_t TensorState::draw() {
+  std::call_once(seeds_checked_, [&] { check_seeds(); });
   at::Generator generator = generator_ ? *generator_ : at::detail::getDefaultCPUGenerator();
   const std::scoped_lock lock(generator.mutex());
   return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();

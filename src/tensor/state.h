@@ -50,7 +50,8 @@ class TensorState final : public World::Extension {
   void note_write(DistributedImpl& tensor);
 
   /// 64 random bits, the same on all ranks: drawn from torch's default CPU generator, or, where
-  /// several ranks share a process, from this world's own.
+  /// several ranks share a process, from this world's own. WorldError when the ranks' generators
+  /// were seeded differently; looked at once, through the store.
   std::uint64_t draw();
   void seed(std::uint64_t seed);
 
@@ -63,6 +64,8 @@ class TensorState final : public World::Extension {
   };
 
   Pieces reduce_once(DistributedImpl& tensor, const Plan& plan, const Reason& reason);
+  std::optional<Pieces> reduced_with_base(DistributedImpl& view, const Plan& plan,
+                                          const Reason& reason);
 
   World& world_;
   BoundedCache<Decision> decisions_{4096};
@@ -71,7 +74,9 @@ class TensorState final : public World::Extension {
   std::vector<Move> recent_;  // a ring of the last implicit moves
   std::size_t next_recent_ = 0;
   std::atomic<std::uint64_t> writes_ = 0;
+  void check_seeds();
   std::optional<at::Generator> generator_;
+  std::once_flag seeds_checked_;
 };
 
 /// `S->R`: the kinds of placement before and after a step.

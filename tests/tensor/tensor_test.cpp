@@ -101,6 +101,53 @@ TEST(Tensor, RefusalsNameTheValues) {
   expect_error<ValueError>([&] { set_cache_limit(*world, 0); }, {"[set_cache_limit]"});
 }
 
+TEST(Tensor, RanksOutsideTheMeshHoldNothing) {
+  const Mesh mesh = Mesh::parse("[a=2]");
+  run_in_process(3, [&](World& world) {
+    const Layout layout = Layout::parse("S(0)", mesh);
+    const Tensor x = distribute(at::ones({4, 2}), layout, world);
+    const Tensor y = ((x.detach() + 1).t() * 2).sum(0, true);
+    EXPECT_EQ(y.sizes(), (std::vector<std::int64_t>{1, 4}));
+    if (world.rank() < 2) {
+      EXPECT_EQ(local(y).sum().item<float>(), 16);
+    } else {
+      expect_error<ValueError>([&] { local(y); }, {"[local]", "0 pieces"});
+      expect_error<c10::ValueError>([&] { at::linalg_svdvals(x); },
+                                    {"_linalg_svd", "ranks of the mesh"});
+    }
+  });
+}
+
+TEST(Tensor, FromLocalKeepsMemoryOrRefuses) {
+  const auto world = World::connect(Rendezvous{});
+  const Mesh mesh = Mesh::parse("[a=1]");
+  const Layout layout = Layout::parse("S(0)", mesh);
+  const Tensor big = at::zeros({4, 4});
+  expect_error<ValueError>([&] { from_local(big.narrow(1, 0, 2), layout, *world); },
+                           {"[from_local]", "strides (4,1)", "contiguous()"});
+  expect_error<ValueError>(
+      [&] {
+        from_local(big.t(), layout, *world, {.strides = {{2, 1}}});
+      },
+      {"[from_local]", "(2,1)", "dense"});
+  from_local(big.t(), layout, *world, {.strides = {{1, 4}}}).add_(1);
+  EXPECT_EQ(big.sum().item<float>(), 16);
+}
+
+TEST(Tensor, TheSameMeanLossTwice) {
+  const Mesh mesh = Mesh::parse("[a=2]");
+  on_mesh(mesh, [&](World& world) {
+    const Tensor scores = distribute(values({6, 5}, 1), Layout::parse("S(0)", mesh), world);
+    const Tensor labels = distribute(at::arange(6) % 5, Layout::parse("S(0)", mesh), world);
+    const Tensor want = at::cross_entropy_loss(values({6, 5}, 1), at::arange(6) % 5);
+    for (int i = 0; i < 3; ++i) expect_whole(at::cross_entropy_loss(scores, labels), want, "loss");
+    for (int i = 0; i < 3; ++i) {
+      const auto norms = at::_foreach_norm({scores, scores}, 2);
+      expect_whole(norms[1], values({6, 5}, 1).norm(), "norm");
+    }
+  });
+}
+
 TEST(Tensor, TwoWorldsDoNotMix) {
   const auto one = World::connect(Rendezvous{});
   const auto two = World::connect(Rendezvous{});

@@ -1,0 +1,73 @@
+"""Distributed tensors for PyTorch, over the C++ library of the same name. See docs/python.md."""
+
+import torch  # loads libtorch, which the extension needs
+
+from . import _C, _compile, _patches
+from ._C import (
+    DType,
+    Boxes,
+    Communication,
+    Launcher,
+    Layout,
+    Mesh,
+    ModuleScope,
+    Placement,
+    Plan,
+    Range,
+    Reduction,
+    Rendezvous,
+    Step,
+    StepKind,
+    StridedMeans,
+    TensorType,
+    World,
+    WorldError,
+    describe,
+    has_layout,
+    layout_of,
+    lengths_along,
+    order_of_strided,
+    read_rendezvous,
+    show,
+    world_of,
+)
+from ._communication import (
+    Budget,
+    CommunicationScope,
+    bill,
+    cache_counters,
+    clear_bill,
+    clear_cache,
+    communication,
+    set_cache_limit,
+    set_communication,
+)
+from ._dtensor import from_dtensor, to_dtensor
+from ._parallelize import parallelize
+from ._tensor import (
+    arange,
+    boxes,
+    distribute,
+    empty,
+    from_local,
+    full,
+    full_of,
+    local,
+    local_region,
+    local_shape,
+    make_plan,
+    ones,
+    rand,
+    randint,
+    randn,
+    randperm,
+    redistribute,
+    to_layout,
+    zeros,
+)
+from ._world import close, connect, init, mesh, world
+
+_patches.install()
+_compile.install()
+
+__all__ = [name for name in dir() if not name.startswith("_") and name != "torch"]

@@ -1,0 +1,189 @@
+"""The C++ functions, with texts for layouts and with defaults for mesh and world.
+
+Wherever a layout is wanted, a Layout, its text with the mesh (`[dp=2,tp=4] S(0),R`) or without
+(`S(0),R`) will do. Without one, the mesh is that of the tensor at hand, or `mesh`, or the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from . import _C
+from ._world import MeshLike, to_mesh
+from ._world import mesh as default_mesh
+from ._world import world as default_world
+
+LayoutLike = _C.Layout | str
+Scalar = int | float | complex | bool
+
+
+def to_layout(given: LayoutLike, mesh: MeshLike | None = None, dims: int | None = None) -> _C.Layout:
+    """A layout from what stands for one; `dims` lets dimensions count from the end: `S(-1)`."""
+    if isinstance(given, _C.Layout):
+        return given
+    if given.lstrip().startswith("["):
+        return _C.Layout.parse(given)
+    return _C.Layout.parse(given, default_mesh() if mesh is None else to_mesh(mesh), dims=dims)
+
+
+def _beside(given: LayoutLike | None, tensor: Tensor) -> _C.Layout | None:
+    """A layout on the mesh of a tensor."""
+    if given is None or isinstance(given, _C.Layout):
+        return given
+    return to_layout(given, _C.layout_of(tensor).mesh(), tensor.dim())
+
+
+def _sizes(sizes: int | Sequence[int]) -> list[int]:
+    return [sizes] if isinstance(sizes, int) else list(sizes)
+
+
+# ---- cutting, joining, moving ------------------------------------------------------------------
+
+
+def distribute(
+    full: Tensor, layout: LayoutLike, *, mesh: MeshLike | None = None, world: _C.World | None = None
+) -> Tensor:
+    """Cuts a full tensor, which must be the same on all ranks, into pieces. Communicates nothing."""
+    return _C.distribute(full, to_layout(layout, mesh, full.dim()), world or default_world())
+
+
+def from_local(
+    piece: Tensor,
+    layout: LayoutLike,
+    *,
+    mesh: MeshLike | None = None,
+    world: _C.World | None = None,
+    shape: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+    grad_layout: LayoutLike | None = None,
+) -> Tensor:
+    """Takes a local tensor as this rank's piece, without copying. `shape`: the global sizes, if uneven;
+    `strides`: those of the whole, if not row-major."""
+    lies = to_layout(layout, mesh, piece.dim())
+    grad = None if grad_layout is None else to_layout(grad_layout, lies.mesh(), piece.dim())
+    return _C.from_local(
+        piece, lies, world or default_world(), shape and list(shape), grad, strides and list(strides)
+    )
+
+
+def local(tensor: Tensor, grad_layout: LayoutLike | None = None) -> Tensor:
+    """This rank's piece, sharing memory. `grad_layout`: needed where the tensor is not cut."""
+    return _C.local(tensor, _beside(grad_layout, tensor))
+
+
+def full(tensor: Tensor, grad_layout: LayoutLike | None = None) -> Tensor:
+    """The whole tensor on every rank, plain. COLLECTIVE: all ranks of the mesh."""
+    return _C.full(tensor, _beside(grad_layout, tensor))
+
+
+def redistribute(tensor: Tensor, layout: LayoutLike) -> Tensor:
+    """The same values in another layout on the same mesh. COLLECTIVE: all ranks of the mesh."""
+    return _C.redistribute(tensor, _beside(layout, tensor))
+
+
+def local_region(
+    body: Callable[..., Tensor | Sequence[Tensor]],
+    inputs: Sequence[Tensor],
+    in_: Sequence[LayoutLike],
+    out: LayoutLike | Sequence[LayoutLike],
+    *,
+    grads: Sequence[LayoutLike | None] = (),
+    shapes: Sequence[Sequence[int] | None] = (),
+) -> Tensor | list[Tensor]:
+    """Code on plain local tensors between distributed ones.
+
+    Inputs are moved to the layouts `in_`; `body` gets this rank's pieces, one argument each, and returns its
+    pieces of the outputs, which lie as `out`. Where `out` is one layout, body returns one tensor, and so
+    does this. `grads`: the layouts in which gradients of the inputs leave `body`; may be None for inputs that are
+    cut on every axis. `shapes`: the global sizes of outputs whose cut is uneven.
+    """
+    if not inputs:
+        raise ValueError("[local_region] takes at least one input, the first of which is distributed")
+    mesh = _C.layout_of(inputs[0]).mesh()
+    single = isinstance(out, (_C.Layout, str))
+    results = _C.local_region(
+        (lambda *pieces: [body(*pieces)]) if single else body,
+        list(inputs),
+        [to_layout(given, mesh, tensor.dim()) for given, tensor in zip(in_, inputs, strict=True)],
+        [to_layout(given, mesh) for given in ([out] if single else out)],
+        [None if given is None else to_layout(given, mesh, t.dim()) for given, t in zip(grads, inputs)],
+        [None if shape is None else list(shape) for shape in shapes],
+    )
+    return results[0] if single else results
+
+
+# ---- factories: each rank makes its piece, nothing is sent, random values are those of one rank ----
+
+
+def _factory(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def factory(
+        sizes: int | Sequence[int],
+        layout: LayoutLike,
+        *,
+        mesh: MeshLike | None = None,
+        world: _C.World | None = None,
+        dtype: torch.dtype | None = None,
+        requires_grad: bool = False,
+    ) -> Tensor:
+        size = _sizes(sizes)
+        lies = to_layout(layout, mesh, len(size))
+        return make(size, lies, world or default_world(), dtype, requires_grad)
+
+    factory.__name__ = factory.__qualname__ = make.__name__
+    factory.__doc__ = f"A distributed tensor like torch.{make.__name__}, of which each rank makes its piece."
+    return factory
+
+
+zeros = _factory(_C.zeros)
+ones = _factory(_C.ones)
+empty = _factory(_C.empty)
+rand = _factory(_C.rand)
+randn = _factory(_C.randn)
+
+
+def full_of(sizes: int | Sequence[int], value: Scalar, layout: LayoutLike, **options) -> Tensor:
+    """A distributed tensor like torch.full. Options are those of zeros()."""
+    return _factory(lambda size, *rest: _C.full_of(size, value, *rest))(sizes, layout, **options)
+
+
+def randint(
+    low: int, high: int, sizes: int | Sequence[int], layout: LayoutLike, **options
+) -> Tensor:
+    """A distributed tensor like torch.randint. Options are those of zeros()."""
+    return _factory(lambda size, *rest: _C.randint(low, high, size, *rest))(sizes, layout, **options)
+
+
+def arange(start: Scalar, end: Scalar, step: Scalar, layout: LayoutLike, **options) -> Tensor:
+    """A distributed tensor like torch.arange. Options are those of zeros()."""
+    return _factory(lambda _, *rest: _C.arange(start, end, step, *rest))(0, layout, **options)
+
+
+def randperm(n: int, layout: LayoutLike, **options) -> Tensor:
+    """A distributed tensor like torch.randperm. Options are those of zeros()."""
+    return _factory(lambda size, *rest: _C.randperm(n, *rest))(n, layout, **options)
+
+
+# ---- plans and pieces, without tensors -----------------------------------------------------------
+
+
+def make_plan(from_: LayoutLike, to: LayoutLike, *, mesh: MeshLike | None = None) -> _C.Plan | None:
+    """The steps from one layout to another; None where there is no exact way."""
+    start = to_layout(from_, mesh)
+    return _C.make_plan(start, to_layout(to, start.mesh()))
+
+
+def boxes(
+    layout: LayoutLike, shape: Sequence[int], at: Sequence[int], *, mesh: MeshLike | None = None
+) -> _C.Boxes:
+    """What the rank at a coordinate holds of a tensor with this shape."""
+    return _C.boxes(to_layout(layout, mesh, len(shape)), list(shape), list(at))
+
+
+def local_shape(
+    layout: LayoutLike, shape: Sequence[int], at: Sequence[int], *, mesh: MeshLike | None = None
+) -> tuple[int, ...]:
+    """The sizes of the piece at a coordinate."""
+    return _C.local_shape(to_layout(layout, mesh, len(shape)), list(shape), list(at))

@@ -1,0 +1,77 @@
+"""The world and the mesh that functions use when none is given."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Mapping, Sequence
+
+import torch.distributed
+
+from . import _C
+
+MeshLike = _C.Mesh | str | Mapping[str, int] | Sequence[tuple[str, int]]
+
+_world: _C.World | None = None
+_mesh: _C.Mesh | None = None
+
+
+def connect(**options) -> _C.World:
+    """Makes the default world of this process, and returns it.
+
+    Where torch.distributed is initialised, its default group is adopted; else the processes meet as their
+    launcher says. Options are those of World.connect or World.adopt: device, timeout in seconds, ...
+    COLLECTIVE: all processes of the job.
+    """
+    global _world
+    if _world is not None and not _world.closed():
+        raise ValueError("[connect] this process has a default world already; close() it first")
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        _world = _C.World.adopt(torch.distributed.group.WORLD.group_name, **options)
+    else:
+        _world = _C.World.connect(**options)
+    return _world
+
+
+def init(mesh: MeshLike | None = None, **options) -> _C.Mesh:
+    """Connects, if that is not done, and sets the default mesh: by default one axis `x` over all ranks."""
+    global _mesh
+    ranks = world(**options)
+    chosen = _C.Mesh({"x": ranks.size()}) if mesh is None else to_mesh(mesh)
+    if chosen.highest() >= ranks.size():
+        raise ValueError(
+            f"[init] {chosen} holds rank {chosen.highest()}, but the world has {ranks.size()} ranks"
+        )
+    _mesh = chosen
+    return chosen
+
+
+def world(**options) -> _C.World:
+    """The default world; connects on first use."""
+    if _world is None or _world.closed():
+        return connect(**options)
+    if options:
+        raise ValueError("[world] this process is connected already; options come too late")
+    return _world
+
+
+def mesh() -> _C.Mesh:
+    """The default mesh that init() has set."""
+    if _mesh is None:
+        raise ValueError("[mesh] there is no default mesh; pass mesh=, or call init(mesh) first")
+    return _mesh
+
+
+def close() -> None:
+    """Closes the default world and forgets the default mesh. Runs at exit by itself."""
+    global _world, _mesh
+    closing, _world, _mesh = _world, None, None
+    if closing is not None:
+        closing.close()
+
+
+def to_mesh(given: MeshLike) -> _C.Mesh:
+    return given if isinstance(given, _C.Mesh) else _C.Mesh(given)
+
+
+# A process that exits with open Gloo groups aborts.
+atexit.register(close)
