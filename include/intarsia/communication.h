@@ -89,6 +89,20 @@ class Budget {
   std::vector<BillEntry> before_;
 };
 
+/// What is done about plain tensors beside distributed ones, which count as replicated.
+enum class PlainTensors : std::uint8_t {
+  recorded,  ///< a hash of their values is kept; check_plain_tensors compares it between ranks
+  checked,   ///< compared at once: one small all-gather for each
+  refused,   ///< an error, but for single numbers
+};
+PlainTensors plain_tensors(const World& world);
+void set_plain_tensors(World& world, PlainTensors mode);
+
+/// Compares the plain tensors that ops were given on all ranks of the world so far: sizes, dtype
+/// and values (all up to 64 KiB, a sample beyond; sizes alone on accelerators). WorldError that
+/// names the first op, the tensor and the ranks that differ. COLLECTIVE: all ranks of the world.
+void check_plain_tensors(World& world);
+
 /// The cache of decisions: which layouts an op runs in, for each set of operands seen.
 struct CacheCounters {
   std::size_t entries = 0;

@@ -94,6 +94,20 @@ void bind_communication(py::module_& m) {
       "set_communication",
       [](const WorldPtr& world, Communication mode) { set_communication(*world, mode); }, "world"_a,
       "mode"_a);
+  py::native_enum<PlainTensors>(m, "PlainTensors", "enum.Enum")
+      .value("recorded", PlainTensors::recorded)
+      .value("checked", PlainTensors::checked)
+      .value("refused", PlainTensors::refused)
+      .finalize();
+  m.def(
+      "plain_tensors", [](const WorldPtr& world) { return plain_tensors(*world); }, "world"_a);
+  m.def(
+      "set_plain_tensors",
+      [](const WorldPtr& world, PlainTensors mode) { set_plain_tensors(*world, mode); }, "world"_a,
+      "mode"_a);
+  m.def(
+      "check_plain_tensors", [](const WorldPtr& world) { check_plain_tensors(*world); }, "world"_a,
+      py::call_guard<py::gil_scoped_release>());
   py::class_<PythonModuleScope>(m, "ModuleScope",
                                 "Names what is computed inside, for bill and ledger.")
       .def(py::init<std::string>(), "name"_a)

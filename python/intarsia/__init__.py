@@ -12,6 +12,7 @@ from ._C import (
     Mesh,
     ModuleScope,
     Placement,
+    PlainTensors,
     Plan,
     Range,
     Reduction,
@@ -36,11 +37,14 @@ from ._communication import (
     CommunicationScope,
     bill,
     cache_counters,
+    check_plain_tensors,
     clear_bill,
     clear_cache,
     communication,
+    plain_tensors,
     set_cache_limit,
     set_communication,
+    set_plain_tensors,
 )
 from ._dtensor import from_dtensor, to_dtensor
 from ._parallelize import parallelize

@@ -41,6 +41,21 @@ def CommunicationScope(mode: Mode, world: _C.World | None = None) -> Iterator[No
         _C.set_communication(of, before)
 
 
+def plain_tensors(world: _C.World | None = None) -> _C.PlainTensors:
+    """What is done about plain tensors beside distributed ones."""
+    return _C.plain_tensors(world or default_world())
+
+
+def set_plain_tensors(mode: _C.PlainTensors | str, world: _C.World | None = None) -> None:
+    """ "recorded" (the default), "checked" or "refused"."""
+    _C.set_plain_tensors(world or default_world(), _C.PlainTensors[mode] if isinstance(mode, str) else mode)
+
+
+def check_plain_tensors(world: _C.World | None = None) -> None:
+    """Names the first plain tensor that differed between ranks. COLLECTIVE: all ranks of the world."""
+    _C.check_plain_tensors(world or default_world())
+
+
 def bill(world: _C.World | None = None) -> _C.Bill:
     """What was sent since the bill was last cleared."""
     return _C.bill(world or default_world())

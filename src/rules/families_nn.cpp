@@ -150,6 +150,10 @@ Rows embedding(const Question& q) {
 }
 
 Sizes embedding_sizes(const Question& q) {
+  if (q.in(0).dims() != 2) {
+    fail<ValueError>(q.schema().name(), "the table has sizes (", join(q.in(0).sizes),
+                     "); it must have two dimensions");
+  }
   Shape out = q.in(1).sizes;
   out.push_back(q.in(0).sizes[1]);
   return {out};

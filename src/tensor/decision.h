@@ -27,9 +27,10 @@ enum class ArgumentKind : std::uint8_t {
 enum class Family : std::uint8_t {
   rule,
   view,
-  like,    ///< new tensors made after another one
-  random,  ///< by global index, see random.h
-  each,    ///< foreach and fused optimizer ops: tensor by tensor
+  like,      ///< new tensors made after another one
+  random,    ///< by global index, see random.h
+  each,      ///< foreach and fused optimizer ops: tensor by tensor
+  reshapes,  ///< squeeze_ and its like: the tensor becomes a view of itself
   refused,
   fallback  ///< no rule: replicated
 };

@@ -14,6 +14,7 @@
 #include "tensor/deferred.h"
 #include "tensor/execute.h"
 #include "tensor/formulas.h"
+#include "tensor/plain.h"
 #include "tensor/random.h"
 #include "tensor/state.h"
 
@@ -39,12 +40,33 @@ void materialise_operands(const Frame& f) {
   }
 }
 
+/// squeeze_ and its like: the tensor takes the sizes, layout and pieces of the view.
+void run_reshape_in_place(Frame& f) {
+  const at::Tensor self = *f.tensors[0].tensor;
+  const auto view = c10::Dispatcher::singleton().findSchemaOrThrow(
+      ("aten::" + f.info.base_name).c_str(), f.info.op.schema().overload_name().c_str());
+  torch::jit::Stack stack(f.arguments().begin(), f.arguments().end());
+  const c10::impl::ExcludeDispatchKeyGuard below(
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  view.callBoxed(&stack);
+  DistributedImpl& viewed = impl_of(stack[0].toTensor());
+  if (viewed.extra() && viewed.extra()->window &&
+      !(impl_of(self).extra() && impl_of(self).extra()->window)) {
+    f.refuse("the view would have to move elements", "use the op that is not in place");
+  }
+  impl_of(self).take(viewed);
+  f.finish(self);
+}
+
 void run(const OpInfo& info, torch::jit::Stack& stack) {
   Frame f(info, stack);
   TORCH_INTERNAL_ASSERT(f.lead != nullptr, info.name, " reached us without a tensor of ours");
   bool deferred = false;
   for (const Frame::Tensor& t : f.tensors) {
-    if (t.impl == nullptr) continue;
+    if (t.impl == nullptr) {
+      if (t.given()) note_plain(f, *t.tensor);
+      continue;
+    }
     if (t.impl->extra()) {
       check_operand(f, t);
       deferred |= t.impl->extra()->recipe != nullptr;
@@ -55,6 +77,8 @@ void run(const OpInfo& info, torch::jit::Stack& stack) {
   switch (info.family) {
     case Family::random:
       return run_random(f);
+    case Family::reshapes:
+      return run_reshape_in_place(f);
     case Family::refused:
       f.refuse("a distributed tensor cannot take other sizes or memory in place",
                "make a new tensor");

@@ -17,6 +17,9 @@ using Stack = torch::jit::Stack;
 /// Local ops run below autograd and autocast: both have acted on the distributed tensors.
 constexpr c10::DispatchKeySet kAbove =
     c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+// Pieces may be lazily conjugated, negated or zero: the dispatcher knows where to resolve that.
+constexpr c10::DispatchKeySet kLazy({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
+                                     c10::DispatchKey::ZeroTensor});
 struct BelowAutograd {
   c10::impl::ExcludeDispatchKeyGuard guard{kAbove};
 };
@@ -202,7 +205,28 @@ class Run {
     }
   }
 
-  Stack made_without_running(std::size_t m) const {
+  /// The dtypes of the results, from a run on pieces with one element where this rank has none:
+  /// they must be the same on all ranks.
+  void learn_dtypes(std::size_t m) {
+    std::vector<Pieces> real = pieces_;
+    for (std::size_t i = 0; i < pieces_.size(); ++i) {
+      if (pieces_[i].empty() || pieces_[i][m].numel() > 0 || d_.in[i]->numel == 0) continue;
+      std::vector<std::int64_t> sizes = pieces_[i][m].sizes().vec();
+      for (std::int64_t& n : sizes) n = std::max<std::int64_t>(n, 1);
+      pieces_[i][m] = at::zeros(sizes, pieces_[i][m].options());
+    }
+    Stack stack = local_stack(m);
+    pieces_ = std::move(real);
+    f_.info.op.callBoxed(&stack);
+    for (std::size_t r = 0; r < d_.results.size(); ++r) {
+      if (d_.results[r].kind != Result::Kind::tensor || !stack[r].isTensor()) continue;
+      const at::Tensor& t = stack[r].toTensor();
+      if (t.defined()) d_.results[r].specs[0] = d_.results[r].specs[0].with(t.scalar_type());
+    }
+  }
+
+  Stack made_without_running(std::size_t m) {
+    if (first_) learn_dtypes(m);
     Stack out;
     for (std::size_t r = 0; r < d_.results.size(); ++r) {
       const Result& result = d_.results[r];
@@ -385,7 +409,7 @@ void execute_simple(Frame& f, const Decision& d) {
   if (!d.local_arguments.empty()) {
     for (const auto& [index, value] : d.local_arguments[0]) stack[f.base + index] = value;
   }
-  if (has_lists) {
+  if (has_lists || keys.has_any(kLazy)) {
     f.info.op.callBoxed(&stack);
   } else {
     f.info.op.redispatchBoxed(keys - kAbove, &stack);

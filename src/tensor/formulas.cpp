@@ -19,11 +19,22 @@ at::Tensor value_selecting_reduction_backward(const at::Tensor& grad, std::int64
   return g.new_zeros_symint(sizes).scatter(dim, i, g);
 }
 
+/// Compares with every class instead of writing into zeros.
+at::Tensor one_hot(const at::Tensor& self, std::int64_t num_classes) {
+  TORCH_CHECK(self.scalar_type() == at::kLong, "one_hot is only applicable to index tensor.");
+  if (num_classes == -1) num_classes = self.max().item<std::int64_t>() + 1;
+  TORCH_CHECK(num_classes > 0, "Class values must be non-negative, and there must be some.");
+  const at::Tensor classes =
+      at::arange(num_classes, at::TensorOptions(at::kLong).device(self.device()));
+  return self.unsqueeze(-1).eq(classes).to(at::kLong);
+}
+
 }  // namespace
 
 void register_formulas() {
   static auto* const library = new torch::Library(
       torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
+  library->impl("one_hot", one_hot);
   library->impl("value_selecting_reduction_backward", value_selecting_reduction_backward);
 }
 

@@ -84,6 +84,13 @@ void DistributedImpl::replace(const Spec& spec, Pieces pieces) {
   take_metadata();
 }
 
+void DistributedImpl::take(const DistributedImpl& other) {
+  spec_ = other.spec_;
+  pieces_ = other.pieces_;
+  extra_ = other.extra_;
+  take_metadata();
+}
+
 namespace {
 
 template <class Version>

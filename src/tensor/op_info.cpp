@@ -93,7 +93,10 @@ OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
     arguments.push_back(info);
   }
   const bool foreach_like = base_name.starts_with("_foreach_") || base_name.starts_with("_fused_");
-  if (is_one_of(base_name, kRefused) && in_place) {
+  if (in_place && (base_name == "squeeze" || base_name == "unsqueeze" || base_name == "t" ||
+                   base_name == "transpose")) {
+    family = Family::reshapes;
+  } else if (is_one_of(base_name, kRefused) && in_place) {
     family = Family::refused;
   } else if (is_random(base_name, in_place)) {
     family = Family::random;

@@ -13,6 +13,7 @@
 #include "tensor/cache.h"
 #include "tensor/decision.h"
 #include "tensor/impl.h"
+#include "tensor/plain.h"
 
 namespace intarsia {
 
@@ -48,6 +49,9 @@ class TensorState final : public World::Extension {
   void forget(const DistributedImpl& tensor);
   /// An op writes to a tensor of this world.
   void note_write(DistributedImpl& tensor);
+
+  std::atomic<PlainTensors> plain_mode = PlainTensors::recorded;
+  PlainLog plain_log;
 
   /// 64 random bits, the same on all ranks: drawn from torch's default CPU generator, or, where
   /// several ranks share a process, from this world's own. WorldError when the ranks' generators

@@ -221,6 +221,12 @@ void decide_view(const Frame& f, Decision& d) {
   d.out_layouts = {layouts.to};
   if (takes_sizes(f)) localise_sizes(f, d, first);
   if (f.info.base_name == "as_strided") localise_as_strided(f, d);
+  if (f.info.base_name == "view_as_real") {
+    // Pieces may be lazily conjugated, which the whole does not show.
+    d.local_call = [](std::size_t, torch::jit::Stack& stack) {
+      stack[0] = at::view_as_real(stack[0].toTensor().resolve_conj());
+    };
+  }
 }
 
 }  // namespace intarsia

@@ -42,7 +42,10 @@ at::Tensor plain(const at::Tensor& t) {
   return real.resolve_conj().resolve_neg().contiguous();
 }
 
-at::Tensor bytes(const at::Tensor& contiguous) { return contiguous.view(-1).view(at::kByte); }
+// A contiguous tensor of one element may have any strides, which a view as bytes does not take.
+at::Tensor bytes(const at::Tensor& contiguous) {
+  return contiguous.as_strided({contiguous.numel()}, {1}).view(at::kByte);
+}
 
 Tensors bytes(const Tensors& list) {
   Tensors out;

@@ -219,6 +219,37 @@ TEST(Communication, ExplicitModeHoldsInBackward) {
   });
 }
 
+TEST(PlainTensors, ThatDifferBetweenRanksAreNamed) {
+  const Mesh mesh = Mesh::parse("[a=3]");
+  on_mesh(mesh, [&](World& world) {
+    const Tensor x = distribute(values({4, 6}, 1), Layout::parse("S(1)", mesh), world);
+    const Tensor same = values({4, 6}, 2);
+    x* same;
+    x + 1;
+    check_plain_tensors(world);
+    Tensor mask = values({6}, 3);
+    if (world.rank() == 2) mask[4] = 7;
+    x* mask;
+    x* same;
+    expect_error<WorldError>([&] { check_plain_tensors(world); },
+                             {"[aten::mul.Tensor]", "f64[6] plain", "ranks 2", "rank 0"});
+    set_plain_tensors(world, PlainTensors::checked);
+    x* same;
+    expect_error<c10::DistError>([&] { x + mask; },
+                                 {"[aten::add.Tensor]", "f64[6] plain", "ranks 2"});
+    set_plain_tensors(world, PlainTensors::refused);
+    expect_error<c10::ValueError>([&] { x + same; }, {"aten::add.Tensor", "f64[4, 6] plain"});
+    x* at::tensor(2.0);
+    // Large ones are sampled.
+    set_plain_tensors(world, PlainTensors::checked);
+    const Tensor big = zeros({64, 1024}, Layout::parse("S(0)", mesh), world, at::kDouble);
+    Tensor table = at::zeros({64, 1024}, at::kDouble);
+    big + table;
+    if (world.rank() == 1) table.fill_(1);
+    expect_error<c10::DistError>([&] { big + table; }, {"f64[64, 1024] plain", "ranks 1"});
+  });
+}
+
 TEST(Cache, CountsAndStaysBounded) {
   const auto world = World::connect(Rendezvous{});
   const Mesh mesh = Mesh::parse("[a=1]");
