@@ -2,6 +2,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <iostream>
+
 #include "intarsia/communication.h"
 #include "tensor/state.h"
 #include "tensor/tensors.h"
@@ -94,6 +96,8 @@ TEST(Random, EveryLayoutDrawsWhatOneRankDraws) {
     });
   }
   EXPECT_GT(compared, 1000);
+  if (!::testing::Test::HasFailure())
+    std::cout << compared << " draws compared, all bit-identical\n";
 }
 
 TEST(Random, DrawsDifferAndFollowTheSeed) {
