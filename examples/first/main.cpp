@@ -1,4 +1,4 @@
-// Which part of a tensor is mine? Makes this rank's piece, joins all pieces, and adds them up.
+// A product of two tensors that are cut over all ranks, its gradient, and what was sent for it.
 #include <intarsia/intarsia.h>
 
 #include <ATen/ATen.h>
@@ -11,26 +11,28 @@ int main() {
     // Meets the other processes as torchrun, mpirun, srun or the environment says, or is alone.
     const auto world = intarsia::World::connect();
 
-    // One axis `x` over all ranks. It cuts dimension 0 of a 10 x 4 tensor, evenly or not.
+    // One axis `x` over all ranks, and two layouts: it cuts rows, or columns, evenly or not.
     const intarsia::Mesh mesh({{"x", world->size()}});
-    const auto type = intarsia::TensorType::parse("f32[10@x, 4]", mesh);
+    const auto rows = intarsia::Layout::parse("S(0)", mesh);
+    const auto columns = intarsia::Layout::parse("S(1)", mesh);
 
-    // What a rank holds is a pure function, so every rank knows all lengths without a message.
-    const intarsia::Coordinate at = *mesh.coordinate_of(world->rank());
-    const auto mine = intarsia::boxes(type.layout, type.shape, at);
-    const auto lengths = intarsia::lengths_along(type.layout, type.shape, 0, {"x"}, at);
-    const at::Tensor piece = at::full(mine.local_shape(), world->rank(), at::kFloat);
+    // Of `a` each rank keeps its columns; of `b` it makes its rows, and never has the rest.
+    const at::Tensor a = intarsia::distribute(at::ones({6, 10}), columns, *world);
+    at::Tensor b = intarsia::ones({10, 4}, rows, *world);
+    b.requires_grad_();
 
-    // Collectives go over the ranks that differ only along `x`.
-    const intarsia::Comm x = world->along(mesh, {"x"});
-    const auto p_sum = intarsia::Placement::partial(intarsia::Reduction::sum);
-    const at::Tensor whole = intarsia::all_gather(x, piece, 0, lengths).tensor();
-    const at::Tensor total = intarsia::all_reduce(x, piece.sum(), p_sum).tensor();
+    // ATen's own product. Each rank multiplies what it has: one term of the result, P(sum).
+    const at::Tensor product = a.mm(b);
+    // Adds the terms up, and leaves each rank its rows of the sum.
+    const at::Tensor result = intarsia::redistribute(product, rows);
+    result.square().sum().backward();  // the gradient of `b` lies as `b` does
 
+    const at::Tensor whole = intarsia::full(result.detach());  // a plain tensor, on every rank
     std::cout << "rank " + std::to_string(world->rank()) + " of " + std::to_string(world->size()) +
-                     " holds " + type.to_string() + ": " + mine.to_string() +
-                     "; joined: " + std::to_string(whole.size(0)) + " rows, sum " +
-                     std::to_string(total.item<std::int64_t>()) + "\n";
+                     ": " + intarsia::describe(product) + ", then " + intarsia::describe(result) +
+                     "; sum " + std::to_string(whole.sum().item<std::int64_t>()) + "; gradient " +
+                     intarsia::describe(b.grad()) + "\n";
+    if (world->rank() == 0) std::cout << intarsia::bill(*world).to_string();
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";

@@ -61,7 +61,8 @@ struct BillEntry {
   std::uint64_t bytes = 0;  ///< handed over by this rank
 };
 
-/// What was sent since the bill was last cleared, in the order of first use.
+/// What was sent since the bill was last cleared, in the order of first use. After 2,048 different
+/// entries the rest is counted by transition only.
 struct Bill {
   std::vector<BillEntry> entries;
   std::uint64_t count() const;
@@ -98,7 +99,7 @@ enum class PlainTensors : std::uint8_t {
 PlainTensors plain_tensors(const World& world);
 void set_plain_tensors(World& world, PlainTensors mode);
 
-/// Compares the plain tensors that ops were given on all ranks of the world so far: sizes, dtype
+/// Compares the plain tensors that ops were given on all ranks since the last check: sizes, dtype
 /// and values (all up to 64 KiB, a sample beyond; sizes alone on accelerators). WorldError that
 /// names the first op, the tensor and the ranks that differ. COLLECTIVE: all ranks of the world.
 void check_plain_tensors(World& world);
@@ -113,6 +114,7 @@ struct CacheCounters {
 };
 CacheCounters cache_counters(const World& world);
 void clear_cache(World& world);
+/// Clears it. Small limits are rounded up to one entry for each of its eight parts.
 /// REQUIRES: at least 1.
 void set_cache_limit(World& world, std::size_t entries);
 

@@ -5,7 +5,8 @@
 // layouts do not fit. What moved, and why, is in the bill (see communication.h).
 //
 // A plain tensor beside distributed ones counts as replicated: every rank must pass the same
-// values.
+// values. Its gradient, if it requires one, is a distributed tensor: what is trained should be
+// distributed itself (`distribute` is differentiable).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -64,9 +65,9 @@ at::Tensor from_local(const at::Tensor& piece, const Layout& layout, World& worl
 /// REQUIRES: the process hosts one rank of the mesh.
 at::Tensor local(const at::Tensor& tensor, const std::optional<Layout>& grad_layout = std::nullopt);
 
-/// The whole tensor on every rank, as a plain tensor. Differentiable: its gradient is taken to be
-/// the same on all ranks unless `grad_layout` says otherwise.
-/// COLLECTIVE: all ranks of the mesh, unless it is replicated.
+/// The whole tensor on every rank, as a plain tensor; of a replicated one, sharing its memory.
+/// Differentiable: its gradient is taken to be the same on all ranks unless `grad_layout` says
+/// otherwise. COLLECTIVE: all ranks of the mesh, unless it is replicated.
 at::Tensor full(const at::Tensor& tensor, const std::optional<Layout>& grad_layout = std::nullopt);
 
 /// The same values in another layout on the same mesh. Differentiable, any number of times: the
@@ -74,9 +75,9 @@ at::Tensor full(const at::Tensor& tensor, const std::optional<Layout>& grad_layo
 /// COLLECTIVE: all ranks of the mesh, unless nothing has to move.
 at::Tensor redistribute(const at::Tensor& tensor, const Layout& layout);
 
-/// Factories. None of them builds the whole tensor: each rank makes its pieces. Random ones give
-/// the same values in every layout. They draw from torch's default CPU generator, which must be
-/// seeded alike on all ranks: torch::manual_seed.
+/// Factories. Each rank makes its pieces; none but randperm builds the whole tensor. Random ones
+/// give the same values in every layout. They draw from torch's default CPU generator, which must
+/// be seeded alike on all ranks: torch::manual_seed.
 at::Tensor zeros(at::IntArrayRef sizes, const Layout& layout, World& world,
                  at::TensorOptions options = {});
 at::Tensor ones(at::IntArrayRef sizes, const Layout& layout, World& world,

@@ -43,8 +43,11 @@ void materialise_operands(const Frame& f) {
 /// squeeze_ and its like: the tensor takes the sizes, layout and pieces of the view.
 void run_reshape_in_place(Frame& f) {
   const at::Tensor self = *f.tensors[0].tensor;
+  // transpose_ has one overload, transpose several.
+  const std::string overload =
+      f.info.base_name == "transpose" ? "int" : f.info.op.schema().overload_name();
   const auto view = c10::Dispatcher::singleton().findSchemaOrThrow(
-      ("aten::" + f.info.base_name).c_str(), f.info.op.schema().overload_name().c_str());
+      ("aten::" + f.info.base_name).c_str(), overload.c_str());
   torch::jit::Stack stack(f.arguments().begin(), f.arguments().end());
   const c10::impl::ExcludeDispatchKeyGuard below(
       c10::autograd_dispatch_keyset_with_ADInplaceOrView);
@@ -111,8 +114,12 @@ void run(const OpInfo& info, torch::jit::Stack& stack) {
     execute(f, *made, true);
     state.decisions().insert(words, hash, made);
   }
-  // Autograd shall redo this view by calling the op again, not by strides over storage.
-  if (is_view) c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
+  // Autograd, which looks when we return, shall redo this view by calling the op again, not by
+  // strides over storage. The next op switches it off again: it costs, and plain tensors need it
+  // not.
+  auto& autograd = c10::AutogradState::get_tls_state();
+  const bool replay = is_view && autograd.get_grad_mode();
+  if (autograd.get_view_replay_enabled() != replay) autograd.set_view_replay_enabled(replay);
 }
 
 /// Our errors as those that ATen's users expect.

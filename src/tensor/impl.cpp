@@ -87,7 +87,12 @@ void DistributedImpl::replace(const Spec& spec, Pieces pieces) {
 void DistributedImpl::take(const DistributedImpl& other) {
   spec_ = other.spec_;
   pieces_ = other.pieces_;
-  extra_ = other.extra_;
+  if (extra_) {
+    // What it remembers has the old sizes.
+    const std::scoped_lock lock(extra_->reduced.mutex);
+    extra_->reduced.pieces.clear();
+    extra_->view_of.reset();
+  }
   take_metadata();
 }
 

@@ -91,7 +91,7 @@ class DistributedImpl final : public c10::TensorImpl {
   /// Other pieces and layout for the tensor itself: for parameters of a build scope.
   void replace(const Spec& spec, Pieces pieces);
 
-  /// Becomes what another tensor of the same world is, sharing its memory.
+  /// Takes sizes, layout and pieces of a view of itself.
   void take(const DistributedImpl& other);
 
   /// Whether the hook that lays out its gradient is attached.

@@ -33,6 +33,11 @@ std::vector<std::int64_t> as_vector(const std::vector<std::size_t>& values) {
 /// mean over cut dimensions: the sum of this rank's elements, divided by the number of all.
 void mean_from_sum(const Frame& f, const Question& q, Decision& d) {
   if (summed_axes(d.layouts[0], d.out_layouts[0]).empty()) return;
+  const at::ScalarType type =
+      f.argument("dtype")->isNone() ? q.in(0).dtype : f.argument("dtype")->toScalarType();
+  if (!at::isFloatingType(type) && !at::isComplexType(type)) {
+    f.refuse("a mean of whole numbers is not a whole number", "pass a floating dtype");
+  }
   const auto dims = q.dims();
   std::int64_t count = 1;
   for (std::size_t i = 0; i < q.in(0).dims(); ++i) {

@@ -25,7 +25,9 @@ std::uint64_t hash_bytes(std::uint64_t h, const at::Tensor& dense) {
 std::uint64_t content_hash(const at::Tensor& t) {
   std::uint64_t h = static_cast<std::uint64_t>(t.scalar_type());
   for (const std::int64_t size : t.sizes()) h = hash_mix(h, static_cast<std::uint64_t>(size));
-  if (!t.device().is_cpu() || t.numel() == 0 || t.is_conj() || t.is_neg()) return h;
+  if (t.layout() != at::kStrided || !t.device().is_cpu() || t.numel() == 0 || t.is_conj() ||
+      t.is_neg())
+    return h;
   if (static_cast<std::int64_t>(t.nbytes()) <= kWhole) return hash_bytes(h, t.contiguous());
   // Every n-th index of the longest dimension, so that about 64 KiB are read.
   std::int64_t longest = 0;
@@ -73,6 +75,13 @@ void PlainLog::add(Entry entry) {
   hash_ = hash_mix(hash_, entry.hash);
   if (ring_.size() < kEntries) ring_.resize(kEntries);
   ring_[count_++ % kEntries] = std::move(entry);
+}
+
+void PlainLog::move_to(PlainLog& other) {
+  const std::scoped_lock lock(mutex_, other.mutex_);
+  other.ring_ = std::exchange(ring_, {});
+  other.count_ = std::exchange(count_, 0);
+  other.hash_ = std::exchange(hash_, 0);
 }
 
 std::uint64_t PlainLog::count() const {
@@ -129,9 +138,11 @@ void set_plain_tensors(World& world, PlainTensors mode) {
 }
 
 void check_plain_tensors(World& world) {
-  const PlainLog& log = TensorState::of(world).plain_log;
+  PlainLog& current = TensorState::of(world).plain_log;
   const Comm comm = world.everyone();
   if (comm.size() == 1) return;
+  PlainLog log;
+  current.move_to(log);  // the next check begins anew, on all ranks
   constexpr std::string_view name = "check_plain_tensors";
   const auto count = static_cast<std::int64_t>(log.count());
   const auto sums =

@@ -23,6 +23,8 @@ class PlainLog {
   static constexpr std::size_t kEntries = 256;
 
   void add(Entry entry);
+  /// Hands everything over, and is empty.
+  void move_to(PlainLog& other);
   std::uint64_t count() const;
   std::uint64_t hash() const;
   /// The hashes of the last entries, the i-th at i % kEntries.

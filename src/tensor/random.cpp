@@ -151,6 +151,9 @@ void run_in_place(Frame& f) {
 /// Samples by noise that belongs to (row, category) or (row, sample): the same in every layout.
 void run_multinomial(Frame& f) {
   const at::Tensor weights = full(*f.tensors[0].tensor);
+  if (!weights.is_floating_point()) {
+    f.refuse("weights are whole numbers", "pass a floating dtype");
+  }
   const std::int64_t samples = f.argument("num_samples")->toInt();
   const bool replace = f.argument("replacement")->toBool();
   const std::int64_t categories = weights.dim() == 0 ? 0 : weights.size(-1);

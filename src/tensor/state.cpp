@@ -7,6 +7,7 @@
 
 #include <map>
 
+#include "base/hash.h"
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "intarsia/redistribute.h"
@@ -15,6 +16,7 @@ namespace intarsia {
 namespace {
 
 constexpr std::size_t kRecent = 4;
+constexpr std::size_t kBillEntries = 2048;
 
 thread_local std::string t_module;
 
@@ -99,12 +101,35 @@ void TensorState::charge(const Spec& spec, const Plan& plan, const Reason& reaso
     }
     const std::uint64_t bytes = bytes_before(world_, spec, step);
     const std::scoped_lock lock(mutex_);
-    auto at = std::find_if(bill_.begin(), bill_.end(),
-                           [&](const BillEntry& e) { return is_same_entry(e, entry); });
-    if (at == bill_.end()) at = bill_.insert(bill_.end(), std::move(entry));
-    ++at->count;
-    at->bytes += bytes;
+    BillEntry& booked = book(std::move(entry));
+    ++booked.count;
+    booked.bytes += bytes;
   }
+}
+
+BillEntry& TensorState::book(BillEntry entry) {
+  std::uint64_t key = 0;
+  for (const std::string* text :
+       {&entry.op, &entry.tensor, &entry.module, &entry.axis, &entry.transition}) {
+    key = hash_mix(key, hash_text(*text));
+  }
+  key = hash_mix(
+      key, (entry.implicit ? 1U : 0U) | (entry.backward ? 2U : 0U) | (entry.fallback ? 4U : 0U));
+  if (const auto known = bill_index_.find(key); known != bill_index_.end()) {
+    return bill_[known->second];
+  }
+  if (bill_.size() >= kBillEntries) {
+    // Ever new shapes: the rest is counted by transition only.
+    entry.op = "(others)";
+    entry.tensor.clear();
+    entry.module.clear();
+    const auto same = std::find_if(bill_.begin(), bill_.end(),
+                                   [&](const BillEntry& e) { return is_same_entry(e, entry); });
+    if (same != bill_.end()) return *same;
+  } else {
+    bill_index_.emplace(key, bill_.size());
+  }
+  return bill_.emplace_back(std::move(entry));
 }
 
 std::vector<BillEntry> TensorState::bill() const {
@@ -115,6 +140,7 @@ std::vector<BillEntry> TensorState::bill() const {
 void TensorState::clear_bill() {
   const std::scoped_lock lock(mutex_);
   bill_.clear();
+  bill_index_.clear();
 }
 
 Pieces TensorState::move(const Spec& spec, const Pieces& pieces, const Plan& plan,
@@ -291,7 +317,8 @@ std::string Budget::spent() const {
   Bill now = bill(world_);
   for (BillEntry& e : now.entries) {
     for (const BillEntry& b : before_) {
-      if (is_same_entry(e, b)) e.count -= b.count;
+      // Fewer than before: the bill was cleared in between.
+      if (is_same_entry(e, b) && e.count >= b.count) e.count -= b.count;
     }
   }
   std::erase_if(now.entries, [](const BillEntry& e) { return e.count == 0; });

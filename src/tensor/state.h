@@ -4,6 +4,7 @@
 #include <ATen/core/Generator.h>
 
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -74,7 +75,10 @@ class TensorState final : public World::Extension {
   World& world_;
   BoundedCache<Decision> decisions_{4096};
   mutable std::mutex mutex_;
+  /// The entry of the bill for moves of this kind. REQUIRES: the lock is held.
+  BillEntry& book(BillEntry entry);
   std::vector<BillEntry> bill_;
+  std::map<std::uint64_t, std::size_t> bill_index_;
   std::vector<Move> recent_;  // a ring of the last implicit moves
   std::size_t next_recent_ = 0;
   std::atomic<std::uint64_t> writes_ = 0;

@@ -62,6 +62,7 @@ std::vector<Case> cases() {
       {"masked_fill", {x}, one([](const Tensor& t) { return t.masked_fill(t > 0, 7); })},
       {"to_float", {x}, one([](const Tensor& t) { return t.to(at::kFloat).to(at::kDouble); })},
       {"mm", {x, w}, [](const auto& t) { return t[0].mm(t[1]); }},
+      {"vector_matrix", {v, w}, [](const auto& t) { return t[0].matmul(t[1]).log_softmax(0); }},
       {"matmul_3d", {big, values({6, 2}, 20)}, [](const auto& t) { return t[0].matmul(t[1]); }},
       {"linear",
        {x, values({7, 5}, 21), b},
