@@ -63,9 +63,8 @@ Rows convolution(const Question& q) {
   rows.push_back(split({0, -1, -1}, {0}));
   if (q.integer("groups", 1) == 1 && !q.flag("transposed")) {
     rows.push_back(split({-1, 0, 0}, {1}));
-    Row channels = split({1, 1, -1}, {-1});
-    channels.in[2] = Placement::partial();
-    rows.push_back(channels);
+    // A bias would be one of the terms, also on a rank without channels, which runs nothing.
+    if (!given(q, 2)) rows.push_back(split({1, 1, -1}, {-1}));
   }
   return rows;
 }

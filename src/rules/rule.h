@@ -74,6 +74,8 @@ struct RuleOptions {
   /// results follow it as far as they have these dimensions.
   std::vector<std::int8_t> memory_order = {};
   LocalForm form = LocalForm::same;
+  /// The op runs on pieces without elements too, and must: another operand is a term of the result.
+  bool runs_empty = false;
   /// The argument that says the sizes of result 0, and must say those of the piece.
   std::string_view sizes_argument = {};
   /// Names of scalar arguments on whose value rows or sizes depend.

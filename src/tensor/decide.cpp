@@ -213,7 +213,7 @@ void decide_like(const Frame& f, Decision& d) {
 /// A rank whose piece of some operand is empty, though the operand is not, does not run the op: its
 /// results are empty, or add nothing to what others compute.
 void find_skips(const Frame& f, Decision& d, const std::vector<Coordinate>& here) {
-  if (f.info.family != Family::rule || d.open_results) return;
+  if (f.info.family != Family::rule || d.open_results || f.info.rule->options.runs_empty) return;
   d.skip.assign(here.size(), false);
   bool any = false;
   for (std::size_t m = 0; m < here.size(); ++m) {

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include "intarsia/tensor.h"
 #include "tensor/impl.h"
 
 namespace intarsia {
@@ -29,12 +30,36 @@ at::Tensor one_hot(const at::Tensor& self, std::int64_t num_classes) {
   return self.unsqueeze(-1).eq(classes).to(at::kLong);
 }
 
+/// Whole numbers that an op needs to know: a small tensor, read on every rank.
+std::vector<std::int64_t> numbers(const at::Tensor& t) {
+  const at::Tensor whole =
+      (is_ours(t) ? full(t.detach()) : t.detach()).to(at::kCPU, at::kLong).contiguous();
+  const auto* first = whole.const_data_ptr<std::int64_t>();
+  return {first, first + whole.numel()};
+}
+
+std::vector<at::Tensor> tensor_split(const at::Tensor& self, const at::Tensor& where,
+                                     std::int64_t dim) {
+  const auto places = numbers(where);
+  if (where.dim() == 0) return at::tensor_split(self, places[0], dim);
+  return at::tensor_split(self, at::IntArrayRef(places), dim);
+}
+
+at::Tensor ctc_loss(const at::Tensor& log_probs, const at::Tensor& targets,
+                    const at::Tensor& input_lengths, const at::Tensor& target_lengths,
+                    std::int64_t blank, std::int64_t reduction, bool zero_infinity) {
+  return at::ctc_loss(log_probs, targets, at::IntArrayRef(numbers(input_lengths)),
+                      at::IntArrayRef(numbers(target_lengths)), blank, reduction, zero_infinity);
+}
+
 }  // namespace
 
 void register_formulas() {
   static auto* const library = new torch::Library(
       torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
+  library->impl("ctc_loss.Tensor", ctc_loss);
   library->impl("one_hot", one_hot);
+  library->impl("tensor_split.tensor_indices_or_sections", tensor_split);
   library->impl("value_selecting_reduction_backward", value_selecting_reduction_backward);
 }
 

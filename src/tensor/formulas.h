@@ -1,4 +1,4 @@
-// Formulas of ATen that write into a plain tensor, in a form that stays distributed.
+// Formulas of ATen that write into a plain tensor or read memory, in a form that stays distributed.
 #pragma once
 
 namespace intarsia {

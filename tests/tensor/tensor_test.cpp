@@ -134,6 +134,42 @@ TEST(Tensor, FromLocalKeepsMemoryOrRefuses) {
   EXPECT_EQ(big.sum().item<float>(), 16);
 }
 
+TEST(Tensor, RanksWithoutElementsKeepTheirTerms) {
+  const Mesh mesh = Mesh::parse("[a=3]");
+  on_mesh(mesh, [&](World& world) {
+    // One index to sum over, on three ranks, and a bias of which every rank has a term.
+    const double share = world.rank() == 0 ? 4 : -1;
+    const Layout terms = Layout::parse("P(sum)", mesh);
+    const Tensor bias = from_local(values({5}, 1) * share, terms, world);
+    const Tensor whole = values({5}, 1) * 2;
+    const auto split = [&](const Tensor& t, const char* text) {
+      return distribute(t, Layout::parse(text, mesh), world);
+    };
+    const Tensor x = values({4, 1}, 2);
+    const Tensor w = values({1, 5}, 3);
+    expect_whole(at::addmm(bias, split(x, "S(1)"), split(w, "S(0)")), at::addmm(whole, x, w),
+                 "addmm");
+    const Tensor image = values({2, 1, 6, 6}, 4);
+    const Tensor kernel = values({5, 1, 3, 3}, 5);
+    for (const char* text : {"S(1)", "R", "S(0)"}) {
+      expect_whole(at::conv2d(split(image, text), split(kernel, "S(1)"), bias),
+                   at::conv2d(image, kernel, whole), "conv");
+    }
+  });
+}
+
+TEST(Tensor, NumbersInDistributedTensors) {
+  const Mesh mesh = Mesh::parse("[a=2]");
+  on_mesh(mesh, [&](World& world) {
+    const Tensor x = distribute(values({7, 3}, 1), Layout::parse("S(1)", mesh), world);
+    const Tensor places = at::tensor({2, 5}, at::kLong);
+    const auto parts =
+        at::tensor_split(x, distribute(places, Layout::parse("S(0)", mesh), world), 0);
+    ASSERT_EQ(parts.size(), 3U);
+    expect_whole(parts[1], values({7, 3}, 1).slice(0, 2, 5), "part");
+  });
+}
+
 TEST(Tensor, TheSameMeanLossTwice) {
   const Mesh mesh = Mesh::parse("[a=2]");
   on_mesh(mesh, [&](World& world) {
