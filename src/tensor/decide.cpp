@@ -228,7 +228,7 @@ void find_skips(const Frame& f, Decision& d, const std::vector<Coordinate>& here
 }
 
 bool is_simple(const Frame& f, const Decision& d, const std::vector<Coordinate>& here) {
-  const bool same_op = !d.local_call && !d.local_op && !d.afterwards && !d.decomposes;
+  const bool same_op = !d.local_call && !d.afterwards && !d.decomposes;
   const bool stays = d.moves.empty() && d.skip.empty() && !d.brings_back && !d.moves_view;
   return here.size() == 1 && same_op && stays && !d.open_results && !f.info.has_out;
 }

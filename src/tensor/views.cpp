@@ -158,26 +158,24 @@ void localise_sizes(const Frame& f, Decision& d, const Shape& out) {
   for (const Coordinate& at : here) {
     sizes.push_back(local_shape(d.results[0].specs[0]->layout, out, at));
   }
-  // Where the op itself can be told the sizes of the piece, it is.
-  const std::string& op = f.info.base_name;
   const bool empties = std::any_of(sizes.begin(), sizes.end(), [](const Shape& s) {
     return c10::multiply_integers(to_ref(s)) == 0;
   });
-  if (op == "view" || op == "_unsafe_view" || (expands && !empties)) {
+  if (!expands || !empties) {
+    // The op is told the sizes of the piece; those that say sizes otherwise are done by `view`.
+    const std::string& op = f.info.base_name;
     for (const Shape& s : sizes) d.local_arguments.push_back({{1, to_ref(s).vec()}});
+    if (op == "_reshape_alias" || op == "squeeze") {
+      d.local_op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::view", "");
+    }
     return;
   }
-  d.local_call = [sizes, expands](std::size_t m, torch::jit::Stack& stack) {
+  d.local_call = [sizes](std::size_t m, torch::jit::Stack& stack) {
     const at::Tensor self = stack[0].toTensor();
     const at::IntArrayRef wanted = to_ref(sizes[m]);
-    at::Tensor out;
-    if (!expands) {
-      out = self.view(wanted);
-    } else if (c10::multiply_integers(wanted) == 0) {
-      out = at::empty(wanted, self.options());
-    } else {
-      out = self.expand(wanted);
-    }
+    // Pieces without elements cannot be expanded.
+    at::Tensor out = c10::multiply_integers(wanted) == 0 ? at::empty(wanted, self.options())
+                                                         : self.expand(wanted);
     stack.clear();
     stack.emplace_back(std::move(out));
   };
