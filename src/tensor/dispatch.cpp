@@ -74,7 +74,10 @@ void run(const OpInfo& info, torch::jit::Stack& stack) {
       check_operand(f, t);
       deferred |= t.impl->extra()->recipe != nullptr;
     }
-    if (!t.impl->hooked && t.impl->autograd_meta() != nullptr) attach_leaf_hook(*t.tensor);
+    // Without grad mode nothing becomes part of a graph; views made there look like leaves.
+    if (!t.impl->hooked && t.impl->autograd_meta() != nullptr && at::GradMode::is_enabled()) {
+      attach_leaf_hook(*t.tensor);
+    }
   }
   if (deferred) materialise_operands(f);
   switch (info.family) {
