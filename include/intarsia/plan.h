@@ -37,6 +37,8 @@ struct Step {
 
   const Placement& from() const { return before.placement(axis); }
   const Placement& to() const { return after.placement(axis); }
+  /// Whether anything is sent.
+  bool communicates() const;
   /// `all_gather tp: S(0),S(1) -> S(0),R`.
   std::string to_string() const;
   friend bool operator==(const Step&, const Step&) = default;

@@ -8,10 +8,6 @@
 namespace intarsia {
 namespace {
 
-bool is_local(StepKind kind) {
-  return kind == StepKind::relabel || kind == StepKind::slice || kind == StepKind::make_partial;
-}
-
 /// The axes that cut `dim`, in order. Axes of one rank cut nothing.
 AxisList cuts_of(const Layout& layout, int dim) {
   AxisList out;
@@ -133,6 +129,10 @@ std::string_view to_text(StepKind kind) {
   return "?";
 }
 
+bool Step::communicates() const {
+  return kind != StepKind::relabel && kind != StepKind::slice && kind != StepKind::make_partial;
+}
+
 std::string Step::to_string() const {
   return concat(to_text(kind), ' ', before.mesh().name(axis), ": ", before.placements_text(),
                 " -> ", after.placements_text());
@@ -140,7 +140,7 @@ std::string Step::to_string() const {
 
 std::size_t Plan::collectives() const {
   return static_cast<std::size_t>(
-      std::count_if(steps.begin(), steps.end(), [](const Step& s) { return !is_local(s.kind); }));
+      std::count_if(steps.begin(), steps.end(), [](const Step& s) { return s.communicates(); }));
 }
 
 std::string Plan::to_string() const {

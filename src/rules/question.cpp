@@ -15,12 +15,18 @@ Question::Question(const c10::FunctionSchema& schema, std::span<const c10::IValu
   in_.resize(inputs_);
 }
 
-const c10::IValue* Question::arg(std::string_view name) const {
-  const auto& declared = schema_.arguments();
-  for (std::size_t i = 0; i < declared.size() && i < args_.size(); ++i) {
-    if (declared[i].name() == name) return &args_[i];
+std::optional<std::size_t> argument_index(const c10::FunctionSchema& schema,
+                                          std::string_view name) {
+  const auto& declared = schema.arguments();
+  for (std::size_t i = 0; i < declared.size(); ++i) {
+    if (declared[i].name() == name) return i;
   }
-  return nullptr;
+  return std::nullopt;
+}
+
+const c10::IValue* Question::arg(std::string_view name) const {
+  const auto at = argument_index(schema_, name);
+  return at ? &args_[*at] : nullptr;
 }
 
 std::optional<std::size_t> Question::operand(std::string_view name) const {

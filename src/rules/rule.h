@@ -24,6 +24,9 @@ struct Operand {
   std::size_t dims() const { return sizes.size(); }
 };
 
+/// The place of the named argument; nothing where the schema has none of that name.
+std::optional<std::size_t> argument_index(const c10::FunctionSchema& schema, std::string_view name);
+
 /// A call of an op, as its rule sees it: global sizes, no mesh and no ranks.
 class Question {
  public:

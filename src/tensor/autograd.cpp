@@ -28,9 +28,7 @@ DistributedImpl& ours(std::string_view where, const at::Tensor& t) {
   return impl_of(t);
 }
 
-void check_mesh(std::string_view where, const Layout& layout, const DistributedImpl& like,
-                const Mesh& mesh) {
-  (void)like;
+void check_mesh(std::string_view where, const Layout& layout, const Mesh& mesh) {
   if (layout.mesh() != mesh) {
     fail<ValueError>(where, "the tensor lies on ", mesh, ", not on ", layout.mesh(),
                      "; moving between meshes is not built yet");
@@ -50,8 +48,7 @@ Plan plan_between(std::string_view where, const Layout& from, const Layout& to) 
 at::Tensor moved(const at::Tensor& t, const Layout& layout, const Reason& reason) {
   DistributedImpl& impl = impl_of(t);
   const Spec spec = impl.spec();
-  const c10::impl::ExcludeDispatchKeyGuard below(
-      c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  const BelowAutograd below;
   if (spec->layout == layout) return make_tensor(impl, spec, impl.pieces());
   const Plan plan = plan_between(reason.op, spec->layout, layout);
   return make_tensor(impl, spec.with(layout), impl.state().move(spec, impl.pieces(), plan, reason));
@@ -66,58 +63,56 @@ at::Tensor gradient_in(const at::Tensor& grad, const Layout& layout, World& worl
   return distribute(grad, layout, world);
 }
 
-struct Redistribute : torch::autograd::Function<Redistribute> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& t, const Layout& layout) {
-    ctx->saved_data["back"] = without_partial(impl_of(t).spec()->layout).to_string();
-    return moved(t, layout, {.op = "redistribute", .implicit = false});
-  }
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    if (!grads[0].defined()) return {at::Tensor(), at::Tensor()};
-    const Layout back = Layout::parse(ctx->saved_data["back"].toStringRef());
-    const at::Tensor& g = grads[0];
-    if (!is_ours(g)) return {g, at::Tensor()};
-    return {gradient_in(g, back, impl_of(g).world()), at::Tensor()};
-  }
-};
-
-/// Options that travel to backward; a world is found again by the tensor.
-struct Where {
-  Layout layout;
-  Layout grad_layout;
-  Spec spec;
+/// What the functions below take, and what travels to their backward.
+struct Where : torch::CustomClassHolder {
+  Where(const Spec& spec, const Layout& grad_layout, std::shared_ptr<World> world)
+      : spec(spec), grad_layout(grad_layout), world(std::move(world)) {}
+  Spec spec;           ///< of the distributed tensor
+  Layout grad_layout;  ///< of the gradient that backward gives
   std::shared_ptr<World> world;
 };
+using WherePtr = c10::intrusive_ptr<Where>;
 
-struct Holder : torch::CustomClassHolder {
-  explicit Holder(Where w) : where(std::move(w)) {}
-  Where where;
+void keep(AutogradContext* ctx, const WherePtr& where) {
+  ctx->saved_data["where"] = c10::IValue::make_capsule(where);
+}
+WherePtr kept(AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<Where>(ctx->saved_data["where"].toCapsule());
+}
+
+struct Redistribute : torch::autograd::Function<Redistribute> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& t, const WherePtr& where) {
+    keep(ctx, where);
+    return moved(t, where->spec->layout, {.op = "redistribute", .implicit = false});
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const at::Tensor& g = grads[0];
+    if (!g.defined() || !is_ours(g)) return {g, at::Tensor()};
+    const WherePtr w = kept(ctx);
+    return {gradient_in(g, w->grad_layout, *w->world), at::Tensor()};
+  }
 };
 
 struct Local : torch::autograd::Function<Local> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& t,
-                            const std::shared_ptr<Where>& where) {
-    ctx->saved_data["where"] = c10::IValue::make_capsule(c10::make_intrusive<Holder>(*where));
-    const c10::impl::ExcludeDispatchKeyGuard below(
-        c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& t, const WherePtr& where) {
+    keep(ctx, where);
+    const BelowAutograd below;
     impl_of(t).expose();
     return at::alias(impl_of(t).pieces()[0]);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     if (!grads[0].defined()) return {at::Tensor(), at::Tensor()};
-    const auto holder = ctx->saved_data["where"].toCapsule();
-    const Where& w = static_cast<const Holder&>(*holder).where;
-    return {from_local(grads[0].contiguous(), w.grad_layout, *w.world,
-                       {.shape = to_ref(w.spec->sizes).vec()}),
+    const WherePtr w = kept(ctx);
+    return {from_local(grads[0].contiguous(), w->grad_layout, *w->world,
+                       {.shape = to_ref(w->spec->sizes).vec()}),
             at::Tensor()};
   }
 };
 
 struct FromLocal : torch::autograd::Function<FromLocal> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& piece,
-                            const std::shared_ptr<Where>& where) {
-    ctx->saved_data["where"] = c10::IValue::make_capsule(c10::make_intrusive<Holder>(*where));
-    const c10::impl::ExcludeDispatchKeyGuard below(
-        c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& piece, const WherePtr& where) {
+    keep(ctx, where);
+    const BelowAutograd below;
     Pieces pieces;
     pieces.push_back(in_order(at::alias(piece), *where->spec));
     at::Tensor out =
@@ -127,23 +122,19 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     if (!grads[0].defined()) return {at::Tensor(), at::Tensor()};
-    const auto holder = ctx->saved_data["where"].toCapsule();
-    const Where& w = static_cast<const Holder&>(*holder).where;
-    const at::Tensor g = gradient_in(grads[0], w.grad_layout, *w.world);
+    const WherePtr w = kept(ctx);
+    const at::Tensor g = gradient_in(grads[0], w->grad_layout, *w->world);
     // Every axis of it is known: no layout is guessed.
-    return {local(g, w.grad_layout), at::Tensor()};
+    return {local(g, w->grad_layout), at::Tensor()};
   }
 };
 
 struct Distribute : torch::autograd::Function<Distribute> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& whole,
-                            const std::shared_ptr<Where>& where) {
-    ctx->saved_data["where"] = c10::IValue::make_capsule(c10::make_intrusive<Holder>(*where));
-    const c10::impl::ExcludeDispatchKeyGuard below(
-        c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  static at::Tensor forward(AutogradContext*, const at::Tensor& whole, const WherePtr& where) {
+    const BelowAutograd below;
     Pieces pieces;
-    for (const Coordinate& at : hosted_coordinates(*where->world, where->layout.mesh())) {
-      const at::Tensor piece = cut_piece(whole, where->layout, at);
+    for (const Coordinate& at : hosted_coordinates(*where->world, where->spec->layout.mesh())) {
+      const at::Tensor piece = cut_piece(whole, where->spec->layout, at);
       // Its own memory: a piece must neither keep the whole alive nor be written with it.
       pieces.push_back(in_order(piece.is_alias_of(whole) ? piece.clone() : piece, *where->spec));
     }
@@ -156,8 +147,6 @@ struct Distribute : torch::autograd::Function<Distribute> {
     return {full(g), at::Tensor()};
   }
 };
-
-std::shared_ptr<World> shared(World& world) { return world.shared_from_this(); }
 
 void check_dtype(std::string_view where, const at::Tensor& t, const Layout& layout) {
   if (t.layout() != at::kStrided) {
@@ -180,8 +169,10 @@ Shape even_sizes(const at::Tensor& piece, const Layout& layout) {
 }  // namespace
 
 void attach_leaf_hook(const at::Tensor& tensor) {
-  if (!tensor.requires_grad() || !tensor.is_leaf()) return;
   DistributedImpl& impl = impl_of(tensor);
+  // Without grad mode nothing becomes part of a graph, and views made there look like leaves.
+  if (impl.hooked || !at::GradMode::is_enabled()) return;
+  if (!tensor.requires_grad() || !tensor.is_leaf()) return;
   impl.hooked = true;
   // The leaf outlives its hook, and may be laid out anew: so ask it each time.
   tensor.register_hook([leaf = &impl](const at::Tensor& grad) -> at::Tensor {
@@ -229,13 +220,14 @@ std::string show(const at::Tensor& t) {
 at::Tensor redistribute(const at::Tensor& tensor, const Layout& layout) {
   DistributedImpl& impl = ours("redistribute", tensor);
   const Spec spec = impl.spec();
-  check_mesh("redistribute", layout, impl, spec->layout.mesh());
+  check_mesh("redistribute", layout, spec->layout.mesh());
   check_dims("redistribute", layout, spec->sizes.size());
   if (spec->layout == layout) return tensor;
   check_dtype("redistribute", tensor, layout);
-  plan_between("redistribute", spec->layout, layout);
   attach_leaf_hook(tensor);
-  return Redistribute::apply(tensor, layout);
+  return Redistribute::apply(
+      tensor, c10::make_intrusive<Where>(spec.with(layout), without_partial(spec->layout),
+                                         impl.shared_world()));
 }
 
 at::Tensor distribute(const at::Tensor& whole, const Layout& layout, World& world) {
@@ -250,9 +242,9 @@ at::Tensor distribute(const at::Tensor& whole, const Layout& layout, World& worl
   const Shape strides = whole.is_contiguous()
                             ? contiguous_strides(sizes)
                             : strides_in_order_of(sizes, to_shape(whole.strides()));
-  auto where = std::make_shared<Where>(
-      Where{layout, layout, Spec(layout, sizes, strides, 0, whole.scalar_type()), shared(world)});
-  return Distribute::apply(whole, where);
+  const Spec spec(layout, sizes, strides, 0, whole.scalar_type());
+  return Distribute::apply(whole,
+                           c10::make_intrusive<Where>(spec, layout, world.shared_from_this()));
 }
 
 at::Tensor from_local(const at::Tensor& piece, const Layout& layout, World& world,
@@ -294,8 +286,8 @@ at::Tensor from_local(const at::Tensor& piece, const Layout& layout, World& worl
         join(piece.sizes()), "), where a piece of strides (", join(strides),
         ") is needed; pass contiguous(), or say the strides of the whole in `strides`");
   }
-  auto where = std::make_shared<Where>(Where{layout, grad_layout, spec, shared(world)});
-  return FromLocal::apply(piece, where);
+  return FromLocal::apply(piece,
+                          c10::make_intrusive<Where>(spec, grad_layout, world.shared_from_this()));
 }
 
 at::Tensor local(const at::Tensor& tensor, const std::optional<Layout>& grad_layout) {
@@ -305,7 +297,7 @@ at::Tensor local(const at::Tensor& tensor, const std::optional<Layout>& grad_lay
     fail<ValueError>("local", "this process holds ", impl.pieces().size(), " pieces of ",
                      describe(tensor), "; local() gives the one of one rank");
   }
-  if (grad_layout) check_mesh("local", *grad_layout, impl, spec->layout.mesh());
+  if (grad_layout) check_mesh("local", *grad_layout, spec->layout.mesh());
   if (!grad_layout && tensor.requires_grad() && at::GradMode::is_enabled()) {
     for (std::size_t a = 0; a < spec->layout.mesh().axes(); ++a) {
       const Placement& p = spec->layout.placement(a);
@@ -319,9 +311,8 @@ at::Tensor local(const at::Tensor& tensor, const std::optional<Layout>& grad_lay
     }
   }
   attach_leaf_hook(tensor);
-  auto where = std::make_shared<Where>(
-      Where{spec->layout, grad_layout.value_or(spec->layout), spec, impl.shared_world()});
-  return Local::apply(tensor, where);
+  return Local::apply(tensor, c10::make_intrusive<Where>(spec, grad_layout.value_or(spec->layout),
+                                                         impl.shared_world()));
 }
 
 at::Tensor full(const at::Tensor& tensor, const std::optional<Layout>& grad_layout) {

@@ -47,12 +47,8 @@ at::Tensor deferred(const Shape& sizes, at::ScalarType dtype) {
 
 at::ScalarType dtype_argument(const c10::FunctionSchema& schema, const Stack& stack,
                               std::size_t base, at::ScalarType otherwise) {
-  for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
-    if (schema.arguments()[i].name() == "dtype" && !stack[base + i].isNone()) {
-      return stack[base + i].toScalarType();
-    }
-  }
-  return otherwise;
+  const auto at = argument_index(schema, "dtype");
+  return at && !stack[base + *at].isNone() ? stack[base + *at].toScalarType() : otherwise;
 }
 
 /// Writes down an op in place that only initialises its tensor. False when it is something else.
@@ -140,8 +136,8 @@ void run_in_scope(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* sta
 
 void materialise(DistributedImpl& impl, const Layout& layout) {
   const std::shared_ptr<Recipe> recipe = impl.extra()->recipe;
-  const c10::impl::ExcludeDispatchKeyGuard below(
-      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::DispatchKeySet(kScope));
+  const BelowAutograd below;
+  const c10::impl::ExcludeDispatchKeyGuard outside(kScope);
   const Spec spec = impl.spec().with(layout);
   Pieces pieces;
   for (const Coordinate& at : hosted_coordinates(impl.world(), layout.mesh())) {

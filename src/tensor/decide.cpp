@@ -17,7 +17,6 @@ namespace {
 void read_operands(const Frame& f, Decision& d) {
   const Layout replicated = Layout::replicated(f.mesh());
   for (const Frame::Tensor& t : f.tensors) {
-    d.plain.push_back(t.impl == nullptr);
     if (!t.given()) {
       d.in.emplace_back();
       continue;
@@ -188,8 +187,7 @@ void decide_like(const Frame& f, Decision& d) {
   if (const c10::IValue* given = f.argument("stride")) {
     strides = to_shape(at::IntArrayRef(given->toIntVector()));
     // Only dense strides can be cut.
-    if (strides != strides_in_order_of(sizes, strides))
-      strides = strides_in_order_of(sizes, strides);
+    strides = strides_in_order_of(sizes, strides);
   } else if (size == nullptr && !d.in[0]->contiguous) {
     const c10::IValue* format = f.argument("memory_format");
     const bool wants_contiguous =

@@ -70,7 +70,6 @@ using LocalCall = std::function<void(std::size_t member, torch::jit::Stack& stac
 struct Decision {
   /// The operands' specs; plain ones count as replicated. They also keep the key's words unique.
   std::vector<Spec> in;
-  std::vector<bool> plain;
   std::vector<Layout> kept_layouts;  ///< others of which the key holds words
   /// The layouts in which the op runs, and how each operand gets there: empty where all stay.
   std::vector<Layout> layouts;

@@ -49,8 +49,7 @@ void run_reshape_in_place(Frame& f) {
   const auto view = c10::Dispatcher::singleton().findSchemaOrThrow(
       ("aten::" + f.info.base_name).c_str(), overload.c_str());
   torch::jit::Stack stack(f.arguments().begin(), f.arguments().end());
-  const c10::impl::ExcludeDispatchKeyGuard below(
-      c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  const BelowAutograd below;
   view.callBoxed(&stack);
   DistributedImpl& viewed = impl_of(stack[0].toTensor());
   if (viewed.extra() && viewed.extra()->window &&
@@ -74,10 +73,7 @@ void run(const OpInfo& info, torch::jit::Stack& stack) {
       check_operand(f, t);
       deferred |= t.impl->extra()->recipe != nullptr;
     }
-    // Without grad mode nothing becomes part of a graph; views made there look like leaves.
-    if (!t.impl->hooked && t.impl->autograd_meta() != nullptr && at::GradMode::is_enabled()) {
-      attach_leaf_hook(*t.tensor);
-    }
+    if (!t.impl->hooked && t.impl->autograd_meta() != nullptr) attach_leaf_hook(*t.tensor);
   }
   if (deferred) materialise_operands(f);
   switch (info.family) {

@@ -52,7 +52,7 @@ void decide_each(const Frame& f, Decision& d) {
       break;
     }
     // A plain list beside a distributed one is cut; what leads must be distributed.
-    if (d.plain[i] && f.tensors[i].argument == lead) fits = false;
+    if (f.tensors[i].impl == nullptr && f.tensors[i].argument == lead) fits = false;
     if (!one) d.layouts[i] = (*leader)->layout;
   }
   if (!fits) {

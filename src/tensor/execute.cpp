@@ -14,15 +14,9 @@ namespace {
 
 using Stack = torch::jit::Stack;
 
-/// Local ops run below autograd and autocast: both have acted on the distributed tensors.
-constexpr c10::DispatchKeySet kAbove =
-    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 // Pieces may be lazily conjugated, negated or zero: the dispatcher knows where to resolve that.
 constexpr c10::DispatchKeySet kLazy({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
                                      c10::DispatchKey::ZeroTensor});
-struct BelowAutograd {
-  c10::impl::ExcludeDispatchKeyGuard guard{kAbove};
-};
 
 /// What a view has from its base: the count of writes, where its elements come from, and whether
 /// plain tensors share its memory. `moved`: the copy that it is a view of, if not of the base.

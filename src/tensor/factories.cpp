@@ -25,8 +25,7 @@ at::Tensor made(std::string_view where, at::IntArrayRef sizes, const Layout& lay
   check_shape(where, shape);
   check_dims(where, layout, shape.size());
   check_partial(where, dtype, layout);
-  const c10::impl::ExcludeDispatchKeyGuard below(
-      c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  const BelowAutograd below;
   const Layout cut = without_partial(layout);
   Pieces pieces;
   for (const Coordinate& at : hosted_coordinates(world, layout.mesh())) {

@@ -132,11 +132,8 @@ void Frame::add_element(const c10::IValue& value) {
 }
 
 const c10::IValue* Frame::argument(std::string_view name) const {
-  const auto& declared = info.op.schema().arguments();
-  for (std::size_t i = 0; i < declared.size(); ++i) {
-    if (declared[i].name() == name) return &stack[base + i];
-  }
-  return nullptr;
+  const auto at = argument_index(info.op.schema(), name);
+  return at ? &stack[base + *at] : nullptr;
 }
 
 void Frame::finish(torch::jit::Stack results) {

@@ -5,6 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 
 #include <atomic>
@@ -22,6 +23,14 @@ struct Recipe;
 
 /// The dispatch key of distributed tensors.
 inline constexpr c10::DispatchKey kKey = c10::DispatchKey::PrivateUse3;
+
+/// What acts on distributed tensors, and so not again on their pieces.
+inline constexpr c10::DispatchKeySet kAbove =
+    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+/// While one lives, ops of this thread run below autograd and autocast: for work on pieces.
+struct BelowAutograd {
+  c10::impl::ExcludeDispatchKeyGuard guard{kAbove};
+};
 
 /// One local tensor for each rank of the mesh that this process hosts: normally one.
 using Pieces = c10::SmallVector<at::Tensor, 1>;

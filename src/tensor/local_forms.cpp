@@ -9,12 +9,11 @@
 namespace intarsia {
 namespace {
 
-std::size_t argument_index(const Frame& f, std::string_view name) {
-  const auto& declared = f.info.op.schema().arguments();
-  for (std::size_t i = 0; i < declared.size(); ++i) {
-    if (declared[i].name() == name) return i;
-  }
-  TORCH_INTERNAL_ASSERT(false, f.info.name, " has no argument ", name);
+/// REQUIRES: the op has it.
+std::size_t place_of(const Frame& f, std::string_view name) {
+  const auto at = argument_index(f.info.op.schema(), name);
+  TORCH_INTERNAL_ASSERT(at, f.info.name, " has no argument ", name);
+  return *at;
 }
 
 /// The axes on which an operand is cut and a result is partial: those over which it sums.
@@ -46,7 +45,7 @@ void mean_from_sum(const Frame& f, const Question& q, Decision& d) {
   }
   const std::vector<std::int64_t> over = dims ? as_vector(*dims) : std::vector<std::int64_t>{};
   const bool keep = q.flag("keepdim");
-  const std::size_t dtype = argument_index(f, "dtype");
+  const std::size_t dtype = place_of(f, "dtype");
   d.local_call = [=](std::size_t, torch::jit::Stack& stack) {
     const auto type = stack[dtype].isNone() ? std::optional<at::ScalarType>()
                                             : std::optional(stack[dtype].toScalarType());
@@ -62,7 +61,7 @@ void loss_mean_from_sum(const Frame& f, const Question& q, Decision& d) {
   const std::size_t self = backward ? 1 : 0;
   if (q.integer("reduction", 1) != at::Reduction::Mean) return;
   if (d.layouts[self].least_dims() == 0) return;
-  const std::size_t reduction = argument_index(f, "reduction");
+  const std::size_t reduction = place_of(f, "reduction");
   const auto count = static_cast<double>(d.in[self]->numel);
   d.local_call = [reduction, count, op = f.info.op](std::size_t, torch::jit::Stack& stack) {
     stack[reduction] = static_cast<std::int64_t>(at::Reduction::Sum);
@@ -80,8 +79,8 @@ void loss_from_sum(const Frame& f, const Question& q, Decision& d) {
   for (const std::size_t a : axes) terms = terms.with(a, Placement::partial());
   d.out_layouts[1] = terms;
   const auto here = hosted_coordinates(f.lead->world(), f.mesh());
-  d.local_arguments.assign(here.size(), {{argument_index(f, "reduction"),
-                                          static_cast<std::int64_t>(at::Reduction::Sum)}});
+  d.local_arguments.assign(
+      here.size(), {{place_of(f, "reduction"), static_cast<std::int64_t>(at::Reduction::Sum)}});
   const auto plan = make_plan(terms, d.results[1].specs[0]->layout);
   d.afterwards =
       [plan, state = &f.state(), name = f.info.name,
@@ -127,7 +126,7 @@ void rows_of_table(const Frame& f, Decision& d) {
 
 void replace_sizes(const Frame& f, std::string_view name, const Shape& sizes, const Layout& layout,
                    Decision& d) {
-  const std::size_t index = argument_index(f, name);
+  const std::size_t index = place_of(f, name);
   for (const Coordinate& at : hosted_coordinates(f.lead->world(), f.mesh())) {
     const Shape local = local_shape(layout, sizes, at);
     d.local_arguments.push_back({{index, c10::IValue(to_ref(local).vec())}});
@@ -166,7 +165,7 @@ void set_local_factory(const Frame& f, Decision& d) {
   if (layout.least_dims() == 0 || f.argument("size") == nullptr) return;
   replace_sizes(f, "size", spec->sizes, layout, d);
   if (f.argument("stride") == nullptr) return;
-  const std::size_t index = argument_index(f, "stride");
+  const std::size_t index = place_of(f, "stride");
   for (auto& replaced : d.local_arguments) {
     const Shape local = to_shape(at::IntArrayRef(replaced[0].second.toIntVector()));
     replaced.emplace_back(index, to_ref(strides_in_order_of(local, spec->strides)).vec());

@@ -19,8 +19,7 @@ constexpr std::array<std::string_view, 11> kLike{
     "empty_like", "zeros_like", "ones_like", "full_like",  "new_empty",        "new_zeros",
     "new_ones",   "new_full",   "rand_like", "randn_like", "new_empty_strided"};
 
-constexpr std::array<std::string_view, 6> kRefused{"resize",     "resize_as", "set",
-                                                   "as_strided", "data",      "set_data"};
+constexpr std::array<std::string_view, 4> kRefused{"resize", "resize_as", "set", "as_strided"};
 
 /// `aten::add_` -> `add`, `aten::_foreach_add_` -> `_foreach_add`.
 std::string base_of(std::string_view name) {

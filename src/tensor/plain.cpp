@@ -115,8 +115,7 @@ void note_plain(const Frame& f, const at::Tensor& t) {
     f.refuse(concat("a plain tensor, ", describe(t), ", is beside distributed ones"),
              "distribute it, or allow plain tensors");
   }
-  const c10::impl::ExcludeDispatchKeyGuard below(
-      c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  const BelowAutograd below;
   state.plain_log.add({f.info.name, describe(t), content_hash(t)});
   if (mode != PlainTensors::checked) return;
   const Comm comm = all_of(f.lead->world(), f.mesh());

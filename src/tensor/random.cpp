@@ -272,8 +272,7 @@ void fill_pieces(World& world, const Layout& layout, std::span<const std::int64_
 }
 
 void run_random(Frame& f) {
-  const c10::impl::ExcludeDispatchKeyGuard below(
-      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
+  const BelowAutograd below;
   if (f.info.has_out) {
     f.refuse("a random op with out= is not built", "use the op that returns a new tensor");
   }

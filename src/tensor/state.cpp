@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "intarsia/redistribute.h"
+#include "tensor/decide.h"
 
 namespace intarsia {
 namespace {
@@ -30,21 +31,11 @@ bool is_same_entry(const BillEntry& a, const BillEntry& b) {
          a.fallback == b.fallback;
 }
 
-bool communicates(const Step& step) {
-  return step.kind != StepKind::relabel && step.kind != StepKind::slice &&
-         step.kind != StepKind::make_partial;
-}
-
 /// Bytes of this process's pieces before a step.
 std::uint64_t bytes_before(World& world, const Spec& spec, const Step& step) {
-  const Mesh& mesh = step.before.mesh();
   std::int64_t elements = 0;
-  for (const std::int64_t rank : world.hosted()) {
-    const auto at = mesh.coordinate_of(rank);
-    if (!at) continue;
-    std::int64_t n = 1;
-    for (const std::int64_t size : local_shape(step.before, spec->sizes, *at)) n *= size;
-    elements += n;
+  for (const Coordinate& at : hosted_coordinates(world, step.before.mesh())) {
+    elements += c10::multiply_integers(to_ref(local_shape(step.before, spec->sizes, at)));
   }
   return static_cast<std::uint64_t>(elements) * c10::elementSize(spec->dtype);
 }
@@ -78,7 +69,7 @@ TensorState& TensorState::of(World& world) {
 void TensorState::charge(const Spec& spec, const Plan& plan, const Reason& reason) {
   const bool backward = torch::autograd::get_current_node() != nullptr;
   for (const Step& step : plan.steps) {
-    if (!communicates(step)) continue;
+    if (!step.communicates()) continue;
     const Mesh& mesh = plan.from.mesh();
     BillEntry entry{.op = std::string(reason.op),
                     .tensor = spec.with(plan.from).to_string(),

@@ -3,32 +3,24 @@
 //
 //     cache_memory [SHAPES]
 #include <ATen/ATen.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <fstream>
 #include <iostream>
 #include <string>
 #include <vector>
 
 #include "intarsia/communication.h"
 #include "intarsia/tensor.h"
+#include "perf/resident_memory.h"
 #include "tensor/spec.h"
 
 namespace {
+
+using intarsia::testing::resident_bytes;
 
 using namespace intarsia;
 
 constexpr std::int64_t kWarm = 20000;  // shapes before memory is looked at
 constexpr std::int64_t kLimitMiB = 5;
-
-std::int64_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  std::int64_t pages = 0;
-  std::int64_t resident = 0;
-  statm >> pages >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
 
 /// Distinct for distinct i below 8^6, and as large for small i as for large ones.
 std::vector<std::int64_t> shape_of(std::int64_t i) {

@@ -1,23 +1,15 @@
 // Makes and drops many distinct layouts and prints what the process held before and after.
 //
 //     layout_memory COUNT
-#include <unistd.h>
-
-#include <fstream>
 #include <iostream>
 #include <string>
 
 #include "intarsia/layout.h"
+#include "perf/resident_memory.h"
 
 namespace {
 
-std::int64_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  std::int64_t pages = 0;
-  std::int64_t resident = 0;
-  statm >> pages >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
+using intarsia::testing::resident_bytes;
 
 void make_and_drop(std::int64_t first, std::int64_t count) {
   using namespace intarsia;

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <thread>
 
@@ -169,6 +170,23 @@ TEST(Autograd, LocalAndFromLocalSayTheLayoutOfGradients) {
         distribute(values({5, 2}, 1), Layout::parse("S(0)", mesh), world).set_requires_grad(true);
     (full(all) * values({5, 2}, 7)).sum().backward();
     expect_whole(all.grad(), values({5, 2}, 7), "of full");
+  });
+}
+
+TEST(Autograd, ALeafHasOneHook) {
+  const Mesh mesh = Mesh::parse("[a=2]");
+  on_mesh(mesh, [&](World& world) {
+    Tensor w = distribute(values({4, 2}, 1), Layout::parse("S(0)", mesh), world);
+    w.set_requires_grad(true);
+    for (int i = 0; i < 5; ++i) {
+      (w * 2).sum();
+      redistribute(w, Layout::parse("R", mesh));
+      local(w);
+      full(w);
+      const at::NoGradGuard no_grad;
+      w.t() * 2;
+    }
+    EXPECT_EQ(torch::autograd::impl::hooks(w).size(), 1U);
   });
 }
 
