@@ -6,7 +6,8 @@
 // them before. Lengths are part of layouts, so every rank knows them: none is sent.
 //
 // A group of one rank communicates nothing and gives the input back. A process that hosts no
-// member of the group does nothing and gets an empty result.
+// member of the group does nothing and gets an empty result. In lockstep, where all ranks live in
+// one process, a call acts on all groups of the Comm at once, and is done when it returns.
 //
 // Any dtype may be moved. Reductions that a backend lacks or does badly (bool, products of complex
 // numbers, half precision on Gloo, 16-bit integers, min and max of floats, norms) are done by
@@ -59,7 +60,8 @@ using Where = std::source_location;
 
 /// The pieces of all ranks, joined along `dim`. `lengths`: of each rank's piece along `dim`; when
 /// left out, all are as long as this one. COLLECTIVE: all ranks of the group, in the same order;
-/// likewise below.
+/// likewise below. In lockstep, where lengths may differ from group to group, they may be given for
+/// each member of the Comm, one after the other.
 Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
                    std::span<const std::int64_t> lengths = {}, const Call& call = {},
                    Where where = Where::current());

@@ -9,11 +9,13 @@
 #include "intarsia/in_process.h"     // IWYU pragma: export
 #include "intarsia/layout.h"         // IWYU pragma: export
 #include "intarsia/ledger.h"         // IWYU pragma: export
+#include "intarsia/lockstep.h"       // IWYU pragma: export
 #include "intarsia/mesh.h"           // IWYU pragma: export
 #include "intarsia/placement.h"      // IWYU pragma: export
 #include "intarsia/plan.h"           // IWYU pragma: export
 #include "intarsia/redistribute.h"   // IWYU pragma: export
 #include "intarsia/rendezvous.h"     // IWYU pragma: export
+#include "intarsia/rule.h"           // IWYU pragma: export
 #include "intarsia/tensor.h"         // IWYU pragma: export
 #include "intarsia/tensor_type.h"    // IWYU pragma: export
 #include "intarsia/view.h"           // IWYU pragma: export

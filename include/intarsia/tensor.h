@@ -54,9 +54,15 @@ struct FromLocalOptions {
   /// a piece need not be. Without them the piece must be contiguous.
   std::optional<std::vector<std::int64_t>> strides = std::nullopt;
   std::optional<Layout> grad_layout = std::nullopt;
+  /// Needed only where the process hosts no rank of the mesh, and so has no piece that tells it.
+  std::optional<at::ScalarType> dtype = std::nullopt;
 };
 at::Tensor from_local(const at::Tensor& piece, const Layout& layout, World& world,
                       const FromLocalOptions& options = {});
+
+/// The same for all ranks of the mesh that this process hosts, in their order: for lockstep.
+at::Tensor from_locals(const std::vector<at::Tensor>& pieces, const Layout& layout, World& world,
+                       const FromLocalOptions& options = {});
 
 /// This rank's piece, as a plain tensor that shares memory with it. Differentiable, if the layout
 /// of its gradient is known: a piece of a shard has a piece of the gradient. What the gradient of a
@@ -64,6 +70,11 @@ at::Tensor from_local(const at::Tensor& piece, const Layout& layout, World& worl
 /// every rank computes the same from it, P(sum) if each computes its own part.
 /// REQUIRES: the process hosts one rank of the mesh.
 at::Tensor local(const at::Tensor& tensor, const std::optional<Layout>& grad_layout = std::nullopt);
+
+/// The pieces of all ranks of the mesh that this process hosts, in their order: for lockstep. One
+/// elsewhere, and none outside the mesh.
+std::vector<at::Tensor> locals(const at::Tensor& tensor,
+                               const std::optional<Layout>& grad_layout = std::nullopt);
 
 /// The whole tensor on every rank, as a plain tensor; of a replicated one, sharing its memory.
 /// Differentiable: its gradient is taken to be the same on all ranks unless `grad_layout` says
@@ -100,8 +111,9 @@ at::Tensor randperm(std::int64_t n, const Layout& layout, World& world,
 /// Code on plain local tensors between distributed ones.
 ///
 /// Inputs are moved to `in`, `body` gets this rank's pieces and returns its pieces of the outputs,
-/// which lie as `out`. `grads`: the layouts in which the gradients of the inputs leave `body`; may
-/// be left out for inputs that are cut on every axis.
+/// which lie as `out`; it runs once for each rank that the process hosts. `grads`: the layouts in
+/// which the gradients of the inputs leave `body`; may be left out for inputs that are cut on every
+/// axis.
 struct RegionLayouts {
   std::vector<Layout> in;
   std::vector<Layout> out;
@@ -112,5 +124,10 @@ struct RegionLayouts {
 std::vector<at::Tensor> local_region(
     const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>& body,
     const std::vector<at::Tensor>& inputs, const RegionLayouts& region);
+
+/// Checks that ranks which should hold the same values do: those along axes on which the tensor is
+/// R. NaNs equal NaNs. A WorldError names the tensor, the ranks that differ and, where all live
+/// here, the first difference. COLLECTIVE: all ranks of the mesh.
+void assert_replicas(const at::Tensor& tensor, std::string_view name = {});
 
 }  // namespace intarsia

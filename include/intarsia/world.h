@@ -28,6 +28,7 @@ class ProcessGroup;
 namespace intarsia {
 
 class Wire;
+struct HostedGroups;
 
 struct WorldOptions {
   /// "gloo", "nccl" or "ucc"; empty: the usual one for the device.
@@ -50,7 +51,8 @@ struct Member {
 
 /// The ranks that differ only along some axes of a mesh: for every rank hosted here, the group that
 /// it belongs to. A handle, cheap to copy; keep it rather than asking for it again. The group
-/// behind it is made on the first collective, by its members only.
+/// behind it is made on the first collective, by its members only. In lockstep it stands for all
+/// groups along these axes, whose members all live here.
 class Comm {
  public:
   /// The number of ranks in each group.
@@ -64,7 +66,8 @@ class Comm {
   /// The group's number in the ledger. REQUIRES: a member in this process, and more than one rank.
   std::uint32_t ledger_group() const;
   /// What all members call it: the ranks as a mesh, such as `[g=4:2]+1`. A group that makes no
-  /// calls, because it has one rank or none in this process, is named by its axes and mesh.
+  /// calls, because it has one rank or none in this process, is named by its axes and mesh, as are
+  /// the groups of lockstep.
   const std::string& name() const { return name_; }
 
  private:
@@ -78,6 +81,7 @@ class Comm {
   std::vector<Member> members_;
   std::string name_;
   std::shared_ptr<Slot> slot_;
+  std::shared_ptr<const HostedGroups> hosted_;  // where all members live here
 };
 
 /// Makes the backend of a group: `name` is the same on all members, `index` this rank's place.
@@ -131,13 +135,16 @@ class World : public std::enable_shared_from_this<World> {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  /// The one rank hosted here. REQUIRES: exactly one.
+  /// The one rank hosted here. REQUIRES: exactly one. Code that branches on its rank cannot run in
+  /// lockstep; run_in_process gives each rank a thread.
   std::int64_t rank() const;
   std::int64_t size() const { return parts_.size; }
   std::span<const std::int64_t> hosted() const { return parts_.hosted; }
   int local_rank() const { return parts_.local_rank; }
   at::Device device() const { return parts_.device; }
   bool shares_process() const { return parts_.shares_process; }
+  /// Whether every rank lives in this process, and all move together.
+  bool in_lockstep() const { return parts_.hosted.size() > 1; }
   /// Shared by all processes of the world; null once it is closed.
   const c10::intrusive_ptr<c10d::Store>& store() const { return parts_.store; }
   std::chrono::milliseconds timeout() const { return parts_.timeout; }
@@ -169,7 +176,9 @@ class World : public std::enable_shared_from_this<World> {
 
  private:
   explicit World(WorldParts parts);
-  std::shared_ptr<Comm::Slot> slot_for(const Mesh& group, std::int64_t member, Member& place);
+  std::shared_ptr<Comm::Slot> slot_for(const std::string& name, const Mesh& group,
+                                       std::int64_t index);
+  Comm hosted_along(const Mesh& mesh, std::span<const std::string> axes);
 
   WorldParts parts_;
   std::shared_ptr<Ledger> ledger_;

@@ -69,9 +69,21 @@ void bind_moves(py::module_& m) {
       },
       "piece"_a, "layout"_a, "world"_a, "shape"_a = py::none(), "grad_layout"_a = py::none(),
       "strides"_a = py::none(), WithoutGil());
+  m.def(
+      "from_locals",
+      [](const Tensors& pieces, const Layout& layout, const WorldPtr& world,
+         const std::optional<Sizes>& shape, const std::optional<Layout>& grad_layout,
+         const std::optional<Sizes>& strides) {
+        return from_locals(pieces, layout, *world,
+                           {.shape = shape, .strides = strides, .grad_layout = grad_layout});
+      },
+      "pieces"_a, "layout"_a, "world"_a, "shape"_a = py::none(), "grad_layout"_a = py::none(),
+      "strides"_a = py::none(), WithoutGil());
   m.def("local", &local, "tensor"_a, "grad_layout"_a = py::none(), WithoutGil());
+  m.def("locals", &locals, "tensor"_a, "grad_layout"_a = py::none(), WithoutGil());
   m.def("full", &full, "tensor"_a, "grad_layout"_a = py::none(), WithoutGil());
   m.def("redistribute", &redistribute, "tensor"_a, "layout"_a, WithoutGil());
+  m.def("assert_replicas", &assert_replicas, "tensor"_a, "name"_a = "", WithoutGil());
   m.def(
       "local_region",
       [](const py::function& body, const Tensors& inputs, const std::vector<Layout>& in,

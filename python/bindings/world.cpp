@@ -6,6 +6,7 @@
 
 #include "bind.h"
 #include "intarsia/ledger.h"
+#include "intarsia/lockstep.h"
 #include "intarsia/rendezvous.h"
 #include "intarsia/world.h"
 
@@ -111,6 +112,7 @@ void bind_world_class(py::module_& m) {
       .def("rank", &World::rank)
       .def("size", &World::size)
       .def("hosted", [](const World& self) { return to_tuple(self.hosted()); })
+      .def("in_lockstep", &World::in_lockstep)
       .def("local_rank", &World::local_rank)
       .def("device", &World::device)
       .def("timeout",
@@ -119,12 +121,19 @@ void bind_world_class(py::module_& m) {
       .def("close", &World::close, WithoutGil())
       .def("closed", &World::closed)
       .def("__repr__", [](const World& self) {
-        std::string ranks;
-        for (const std::int64_t rank : self.hosted())
-          ranks += (ranks.empty() ? "" : ",") + std::to_string(rank);
-        return "<World rank " + ranks + " of " + std::to_string(self.size()) +
-               (self.closed() ? ", closed>" : ">");
+        const std::string size = std::to_string(self.size());
+        const std::string ranks = self.in_lockstep() ? size + " ranks in lockstep"
+                                  : self.hosted().empty()
+                                      ? "no rank of " + size
+                                      : "rank " + std::to_string(self.rank()) + " of " + size;
+        return "<World " + ranks + (self.closed() ? ", closed>" : ">");
       });
+  m.def(
+      "lockstep_world",
+      [](std::int64_t ranks, const std::optional<at::Device>& d) {
+        return lockstep_world(ranks, d.value_or(at::kCPU));
+      },
+      "ranks"_a, device, WithoutGil());
 }
 
 }  // namespace

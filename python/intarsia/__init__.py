@@ -23,10 +23,12 @@ from ._C import (
     TensorType,
     World,
     WorldError,
+    assert_replicas,
     describe,
     has_layout,
     layout_of,
     lengths_along,
+    lockstep_world,
     order_of_strided,
     read_rendezvous,
     show,
@@ -54,11 +56,13 @@ from ._tensor import (
     distribute,
     empty,
     from_local,
+    from_locals,
     full,
     full_of,
     local,
     local_region,
     local_shape,
+    locals,
     make_plan,
     ones,
     rand,
@@ -69,7 +73,7 @@ from ._tensor import (
     to_layout,
     zeros,
 )
-from ._world import close, connect, init, mesh, world
+from ._world import close, connect, init, lockstep, mesh, world
 
 _patches.install()
 _compile.install()

@@ -14,29 +14,46 @@ from torch import Tensor
 from . import _C, _world
 
 
-def _piece(tensor: Tensor) -> Tensor | None:
-    """This rank's piece, without its history; None outside the mesh."""
-    here = _C.world_of(tensor).rank()
-    if not _C.layout_of(tensor).mesh().contains(here):
-        return None
+PRINTED_PIECES = 8  # of more, the first and the last
+
+
+def _pieces(tensor: Tensor) -> list[tuple[int, Tensor]]:
+    """The pieces here, without their history, and their ranks: one; all in lockstep; none outside the mesh."""
+    mesh = _C.layout_of(tensor).mesh()
     with torch.no_grad():
-        return _C.local(tensor)
+        pieces = _C.locals(tensor)
+    return list(zip((rank for rank in _C.world_of(tensor).hosted() if mesh.contains(rank)), pieces, strict=True))
 
 
-def describe_with_piece(tensor: Tensor) -> str:
-    """For printing: what the tensor is, and the piece of this rank. Any rank may do it alone."""
+def _whose(ranks: tuple[int, ...], size: int) -> str:
+    """The ranks that a process hosts, in words."""
+    return f"rank {ranks[0]} of {size}" if len(ranks) == 1 else f"{size} ranks in lockstep"
+
+
+def describe_with_pieces(tensor: Tensor) -> str:
+    """For printing: what the tensor is, and the pieces of this process. Any rank may do it alone."""
     history = ""
     if tensor.grad_fn is not None:
         history = f", grad_fn=<{tensor.grad_fn.name()}>"
     elif tensor.requires_grad:
         history = ", requires_grad=True"
     head = f"distributed {_C.describe(tensor)}{history}"
-    rank, piece = _C.world_of(tensor).rank(), _piece(tensor)
-    if piece is None:
-        return f"{head}; rank {rank} is outside the mesh"
-    lies = _C.layout_of(tensor)
-    held = _C.boxes(lies, list(tensor.shape), lies.mesh().coordinate_of(rank))
-    return f"{head}; rank {rank} holds {held}:\n{piece!r}"
+    lies, pieces = _C.layout_of(tensor), _pieces(tensor)
+
+    def piece_text(rank: int, piece: Tensor) -> str:
+        held = _C.boxes(lies, list(tensor.shape), lies.mesh().coordinate_of(rank))
+        return f"rank {rank} holds {held}:\n{piece!r}"
+
+    if not pieces:
+        return f"{head}; rank {_C.world_of(tensor).rank()} is outside the mesh"
+    if len(pieces) == 1:
+        return f"{head}; {piece_text(*pieces[0])}"
+    shown, left_out = pieces, []
+    if len(pieces) > PRINTED_PIECES:
+        half = PRINTED_PIECES // 2
+        shown, left_out = pieces[:half] + pieces[-half:], [f"... {len(pieces) - 2 * half} more ranks ..."]
+    texts = [piece_text(*each) for each in shown]
+    return "\n".join([head, *texts[: len(texts) // 2], *left_out, *texts[len(texts) // 2 :]])
 
 
 def copy_deeply(tensor: Tensor, memo: dict) -> Tensor:
@@ -58,35 +75,35 @@ def copy_deeply(tensor: Tensor, memo: dict) -> Tensor:
 
 
 def restore(
-    piece: Tensor,
+    pieces: list[Tensor],
     layout: str,
     shape: tuple[int, ...],
     strides: tuple[int, ...],
-    rank: int,
+    ranks: tuple[int, ...],
     size: int,
     requires_grad: bool,
 ) -> Tensor:
-    """What pickling leaves: the piece of one rank, to be taken up by the same rank of an equal world."""
+    """What pickling leaves: the pieces of a process, to be taken up by the same ranks of an equal world."""
     world = _world.world()
-    if (world.rank(), world.size()) != (rank, size):
+    if (world.hosted(), world.size()) != (ranks, size):
         raise ValueError(
-            f"[restore] the tensor was pickled by rank {rank} of {size}, and this is rank {world.rank()} of "
-            f"{world.size()}; to read a tensor anywhere, pickle full(tensor)"
+            f"[restore] the tensor was pickled by {_whose(ranks, size)}, and this is "
+            f"{_whose(world.hosted(), world.size())}; to read a tensor anywhere, pickle full(tensor)"
         )
-    tensor = _C.from_local(piece, _C.Layout.parse(layout), world, list(shape), None, list(strides))
+    tensor = _C.from_locals(pieces, _C.Layout.parse(layout), world, list(shape), None, list(strides))
     return tensor.requires_grad_(requires_grad)
 
 
 def reduce(tensor: Tensor) -> tuple:
-    """For pickling: the piece, and where it belongs."""
-    world, piece = _C.world_of(tensor), _piece(tensor)
-    if piece is None:
-        raise ValueError(f"[pickle] rank {world.rank()} holds no piece of {_C.describe(tensor)}")
+    """For pickling: the pieces, and where they belong."""
+    world = _C.world_of(tensor)
     # A view is pickled as a tensor of its own, without gaps.
     whole = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
-    piece = _piece(whole)
+    pieces = [piece for _, piece in _pieces(whole)]
+    if not pieces:
+        raise ValueError(f"[pickle] rank {world.rank()} holds no piece of {_C.describe(tensor)}")
     layout, shape, strides = str(_C.layout_of(whole)), tuple(whole.shape), tuple(whole.stride())
-    args = (piece, layout, shape, strides, world.rank(), world.size(), tensor.requires_grad)
+    args = (pieces, layout, shape, strides, world.hosted(), world.size(), tensor.requires_grad)
     state = torch._utils._get_obj_state(tensor)
     if state or type(tensor) is not Tensor:
         return torch._tensor._rebuild_from_type_v2, (restore, type(tensor), args, state)
@@ -103,7 +120,7 @@ def install() -> None:
     @functools.wraps(plain_repr)
     def __repr__(self, *, tensor_contents=None):
         if has_layout(self):
-            return describe_with_piece(self)
+            return describe_with_pieces(self)
         return plain_repr(self, tensor_contents=tensor_contents)
 
     @functools.wraps(plain_deepcopy)

@@ -69,9 +69,33 @@ def from_local(
     )
 
 
+def from_locals(
+    pieces: Sequence[Tensor],
+    layout: LayoutLike,
+    *,
+    mesh: MeshLike | None = None,
+    world: _C.World | None = None,
+    shape: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+    grad_layout: LayoutLike | None = None,
+) -> Tensor:
+    """The same for the pieces of all ranks that this process hosts, in their order: for lockstep."""
+    dims = pieces[0].dim() if pieces else None
+    lies = to_layout(layout, mesh, dims)
+    grad = None if grad_layout is None else to_layout(grad_layout, lies.mesh(), dims)
+    return _C.from_locals(
+        list(pieces), lies, world or default_world(), shape and list(shape), grad, strides and list(strides)
+    )
+
+
 def local(tensor: Tensor, grad_layout: LayoutLike | None = None) -> Tensor:
     """This rank's piece, sharing memory. `grad_layout`: needed where the tensor is not cut."""
     return _C.local(tensor, _beside(grad_layout, tensor))
+
+
+def locals(tensor: Tensor, grad_layout: LayoutLike | None = None) -> list[Tensor]:
+    """The pieces of all ranks that this process hosts, in their order: for lockstep."""
+    return _C.locals(tensor, _beside(grad_layout, tensor))
 
 
 def full(tensor: Tensor, grad_layout: LayoutLike | None = None) -> Tensor:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 
+import torch
 import torch.distributed
 
 from . import _C
@@ -67,6 +69,24 @@ def close() -> None:
     closing, _world, _mesh = _world, None, None
     if closing is not None:
         closing.close()
+
+
+@contextlib.contextmanager
+def lockstep(mesh: MeshLike, *, device: torch.device | None = None) -> Iterator[_C.World]:
+    """One process hosts every rank of a mesh, and the program runs once: `with lockstep("[dp=4,tp=2]"): ...`
+
+    Inside, the default world and mesh are these; afterwards the former ones are back, and the world of the
+    block is closed. For code that does not branch on its rank; blocks may stand in each other.
+    """
+    global _world, _mesh
+    chosen, before = to_mesh(mesh), (_world, _mesh)
+    ranks = _C.lockstep_world(chosen.highest() + 1, device)
+    _world, _mesh = ranks, chosen
+    try:
+        yield ranks
+    finally:
+        _world, _mesh = before
+        ranks.close()
 
 
 def to_mesh(given: MeshLike) -> _C.Mesh:

@@ -36,14 +36,13 @@ bool Cursor::done() {
   return at_ == text_.size();
 }
 
-bool Cursor::peek(char c) {
+bool Cursor::peek(std::string_view token) {
   skip_spaces();
-  return at_ < text_.size() && text_[at_] == c;
+  return text_.substr(at_, token.size()) == token;
 }
 
 bool Cursor::accept(std::string_view token) {
-  skip_spaces();
-  if (text_.substr(at_, token.size()) != token) return false;
+  if (!peek(token)) return false;
   at_ += token.size();
   return true;
 }

@@ -60,7 +60,7 @@ class Cursor {
   Cursor(std::string_view where, std::string_view text) : where_(where), text_(text) {}
 
   bool done();
-  bool peek(char c);
+  bool peek(std::string_view token);
   /// Takes `token` when it comes next, and says whether it did.
   bool accept(std::string_view token);
   void expect(std::string_view token);

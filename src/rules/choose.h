@@ -6,18 +6,9 @@
 #include <vector>
 
 #include "intarsia/layout.h"
+#include "intarsia/rule.h"
 
 namespace intarsia {
-
-/// One way to do an op along one mesh axis: how its operands and results lie there. A shard S(d)
-/// stands for every way to cut d, also in blocks: an op that can be cut along an index can be cut
-/// anywhere.
-struct Row {
-  std::vector<Placement> in;
-  std::vector<Placement> out;
-  /// The op is linear in the operands that are partial here: P stands for P(sum) and P(avg).
-  bool linear = false;
-};
 
 /// An operand as the choice sees it.
 struct Candidate {

@@ -2,12 +2,12 @@
 // results, of one family.
 #pragma once
 
-#include "rules/rule.h"
+#include "intarsia/rule.h"
 
 namespace intarsia::rules {
 
 using Rows = std::vector<Row>;
-using Sizes = std::vector<Shape>;
+using Sizes = Shapes;
 
 /// The row of one index of the op's formula: the dimension that it is in each operand and result,
 /// or -1. A result without it is `missing`.

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "rules/rule.h"
+#include "intarsia/rule.h"
 
 namespace intarsia {
 

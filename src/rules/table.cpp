@@ -1,7 +1,10 @@
 // The table: one row per op. To add an op, add a row.
 #include <algorithm>
-#include <array>
+#include <atomic>
+#include <mutex>
 
+#include "base/text.h"
+#include "intarsia/error.h"
 #include "rules/families.h"
 
 namespace intarsia {
@@ -9,7 +12,7 @@ namespace {
 
 using namespace rules;
 
-const std::vector<Rule>& table() {
+const std::vector<Rule>& lines() {
   // Sorted by name.
   static const auto* const rows = new std::vector<Rule>{
       {"_log_softmax", along, along_sizes},
@@ -90,21 +93,80 @@ const std::vector<Rule>& table() {
   return *rows;
 }
 
-const Rule& pointwise_rule() {
-  static const Rule rule{"pointwise", pointwise, broadcast_sizes, {.follows_strides = true}};
-  return rule;
+using RulePtr = std::shared_ptr<const Rule>;
+
+const RulePtr& pointwise_rule() {
+  static const auto* const rule =
+      new RulePtr(new Rule{"pointwise", pointwise, broadcast_sizes, {.follows_strides = true}});
+  return *rule;
 }
+
+const std::vector<RulePtr>& table() {
+  static const auto* const rules = [] {
+    auto* list = new std::vector<RulePtr>;
+    for (const Rule& line : lines()) list->push_back(std::make_shared<const Rule>(line));
+    return list;
+  }();
+  return *rules;
+}
+
+/// Rules that users added, the last one last.
+struct Added {
+  std::mutex mutex;
+  std::vector<RulePtr> rules;
+  std::atomic<std::uint32_t> generation = 0;
+
+  static Added& instance() {
+    static auto* const added = new Added;
+    return *added;
+  }
+};
 
 }  // namespace
 
-std::span<const Rule> all_rules() { return table(); }
+RuleHandle add_rule(Rule rule) {
+  if (rule.name.empty() || !rule.rows || !rule.sizes) {
+    fail<ValueError>("add_rule", "a rule has a name, rows and sizes; '", rule.name, "' lacks ",
+                     !rule.rows    ? "rows"
+                     : !rule.sizes ? "sizes"
+                                   : "a name");
+  }
+  auto kept = std::make_shared<const Rule>(std::move(rule));
+  Added& added = Added::instance();
+  const std::scoped_lock lock(added.mutex);
+  added.rules.push_back(kept);
+  ++added.generation;
+  return RuleHandle(std::move(kept));
+}
 
-const Rule* find_rule(std::string_view name, bool tagged_pointwise) {
-  const auto& rows = table();
-  const auto at = std::lower_bound(rows.begin(), rows.end(), name,
-                                   [](const Rule& r, std::string_view n) { return r.name < n; });
-  if (at != rows.end() && at->name == name) return &*at;
-  return tagged_pointwise ? &pointwise_rule() : nullptr;
+void RuleHandle::remove() {
+  if (!rule_) return;
+  Added& added = Added::instance();
+  const std::scoped_lock lock(added.mutex);
+  std::erase(added.rules, std::exchange(rule_, nullptr));
+  ++added.generation;
+}
+
+std::uint32_t rules_generation() {
+  return Added::instance().generation.load(std::memory_order_acquire);
+}
+
+std::vector<std::shared_ptr<const Rule>> all_rules() { return table(); }
+
+RulePtr find_rule(std::string_view name, bool tagged_pointwise) {
+  {
+    Added& added = Added::instance();
+    const std::scoped_lock lock(added.mutex);
+    const auto last = std::find_if(added.rules.rbegin(), added.rules.rend(),
+                                   [&](const RulePtr& r) { return r->name == name; });
+    if (last != added.rules.rend()) return *last;
+  }
+  const auto& rules = table();
+  const auto at =
+      std::lower_bound(rules.begin(), rules.end(), name,
+                       [](const RulePtr& r, std::string_view n) { return r->name < n; });
+  if (at != rules.end() && (*at)->name == name) return *at;
+  return tagged_pointwise ? pointwise_rule() : nullptr;
 }
 
 }  // namespace intarsia

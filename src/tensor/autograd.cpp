@@ -70,6 +70,7 @@ struct Where : torch::CustomClassHolder {
   Spec spec;           ///< of the distributed tensor
   Layout grad_layout;  ///< of the gradient that backward gives
   std::shared_ptr<World> world;
+  bool one_for_all = false;  ///< one piece stands for those of all hosted ranks
 };
 using WherePtr = c10::intrusive_ptr<Where>;
 
@@ -93,39 +94,60 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
   }
 };
 
-struct Local : torch::autograd::Function<Local> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& t, const WherePtr& where) {
+struct Locals : torch::autograd::Function<Locals> {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& t, const WherePtr& where) {
     keep(ctx, where);
     const BelowAutograd below;
     impl_of(t).expose();
-    return at::alias(impl_of(t).pieces()[0]);
+    variable_list out;
+    for (const at::Tensor& piece : impl_of(t).pieces()) {
+      out.push_back(at::alias(piece));
+      if (where->one_for_all) break;
+    }
+    return out;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    if (!grads[0].defined()) return {at::Tensor(), at::Tensor()};
+    if (std::none_of(grads.begin(), grads.end(), [](const auto& g) { return g.defined(); })) {
+      return {at::Tensor(), at::Tensor()};
+    }
     const WherePtr w = kept(ctx);
-    return {from_local(grads[0].contiguous(), w->grad_layout, *w->world,
-                       {.shape = to_ref(w->spec->sizes).vec()}),
+    const auto here = hosted_coordinates(*w->world, w->grad_layout.mesh());
+    variable_list pieces;
+    for (std::size_t m = 0; m < here.size(); ++m) {
+      const at::Tensor& g = grads[w->one_for_all ? 0 : m];
+      if (!g.defined()) {
+        const Shape sizes = local_shape(w->grad_layout, w->spec->sizes, here[m]);
+        pieces.push_back(
+            at::zeros(to_ref(sizes), at::TensorOptions(w->world->device()).dtype(w->spec->dtype)));
+      } else {
+        pieces.push_back(w->one_for_all && m > 0 ? g.clone() : g.contiguous());
+      }
+    }
+    return {from_locals(pieces, w->grad_layout, *w->world, {.shape = to_ref(w->spec->sizes).vec()}),
             at::Tensor()};
   }
 };
 
-struct FromLocal : torch::autograd::Function<FromLocal> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& piece, const WherePtr& where) {
+struct FromLocals : torch::autograd::Function<FromLocals> {
+  static at::Tensor forward(AutogradContext* ctx, at::TensorList list, const WherePtr& where) {
     keep(ctx, where);
     const BelowAutograd below;
     Pieces pieces;
-    pieces.push_back(in_order(at::alias(piece), *where->spec));
+    for (const at::Tensor& p : list) pieces.push_back(in_order(at::alias(p), *where->spec));
     at::Tensor out =
         make_tensor(where->world, TensorState::of(*where->world), where->spec, std::move(pieces));
     impl_of(out).expose();
     return out;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    if (!grads[0].defined()) return {at::Tensor(), at::Tensor()};
     const WherePtr w = kept(ctx);
-    const at::Tensor g = gradient_in(grads[0], w->grad_layout, *w->world);
-    // Every axis of it is known: no layout is guessed.
-    return {local(g, w->grad_layout), at::Tensor()};
+    variable_list out(hosted_coordinates(*w->world, w->grad_layout.mesh()).size());
+    if (grads[0].defined()) {
+      // Every axis of it is known: no layout is guessed.
+      out = locals(gradient_in(grads[0], w->grad_layout, *w->world), w->grad_layout);
+    }
+    out.emplace_back();
+    return out;
   }
 };
 
@@ -156,8 +178,8 @@ void check_dtype(std::string_view where, const at::Tensor& t, const Layout& layo
 }
 
 /// The global sizes that even cuts give.
-Shape even_sizes(const at::Tensor& piece, const Layout& layout) {
-  check_dims("from_local", layout, static_cast<std::size_t>(piece.dim()));
+Shape even_sizes(std::string_view where, const at::Tensor& piece, const Layout& layout) {
+  check_dims(where, layout, static_cast<std::size_t>(piece.dim()));
   Shape sizes = to_shape(piece.sizes());
   for (std::size_t a = 0; a < layout.mesh().axes(); ++a) {
     const Placement& p = layout.placement(a);
@@ -249,24 +271,32 @@ at::Tensor distribute(const at::Tensor& whole, const Layout& layout, World& worl
 
 at::Tensor from_local(const at::Tensor& piece, const Layout& layout, World& world,
                       const FromLocalOptions& options) {
-  register_kernels();
-  constexpr std::string_view name = "from_local";
-  if (is_ours(piece)) fail<ValueError>(name, "takes a plain tensor, not ", describe(piece));
-  check_dtype(name, piece, layout);
-  const auto here = hosted_coordinates(world, layout.mesh());
-  if (here.size() != 1) {
-    fail<ValueError>(name, "this process hosts ", here.size(), " ranks of ", layout.mesh(),
-                     "; it takes the piece of one");
+  const std::size_t here = hosted_coordinates(world, layout.mesh()).size();
+  if (here != 1) {
+    fail<ValueError>("from_local", "this process hosts ", here, " ranks of ", layout.mesh(),
+                     ", and from_local takes the piece of one; from_locals takes those of all");
   }
-  const Shape sizes = options.shape ? to_shape(*options.shape) : even_sizes(piece, layout);
+  return from_locals({piece}, layout, world, options);
+}
+
+at::Tensor from_locals(const std::vector<at::Tensor>& pieces, const Layout& layout, World& world,
+                       const FromLocalOptions& options) {
+  register_kernels();
+  const std::string_view name = world.in_lockstep() ? "from_locals" : "from_local";
+  const auto here = hosted_coordinates(world, layout.mesh());
+  if (pieces.size() != here.size()) {
+    fail<ValueError>(name, "this process hosts ", here.size(), " ranks of ", layout.mesh(),
+                     ", but ", pieces.size(), " pieces were given");
+  }
+  if (pieces.empty() && (!options.shape || !options.dtype)) {
+    fail<ValueError>(name, "this process hosts no rank of ", layout.mesh(),
+                     "; say the global sizes in `shape` and the dtype in `dtype`");
+  }
+  const at::ScalarType dtype = pieces.empty() ? *options.dtype : pieces[0].scalar_type();
+  const Shape sizes =
+      options.shape ? to_shape(*options.shape) : even_sizes(name, pieces[0], layout);
   check_shape(name, sizes);
   check_dims(name, layout, sizes.size());
-  const Shape expected = local_shape(layout, sizes, here[0]);
-  if (piece.sizes() != to_ref(expected)) {
-    fail<ValueError>(name, "the piece of rank ", world.rank(), " has sizes (", join(piece.sizes()),
-                     "), but ", layout, " gives it (", join(expected), ") of (", join(sizes),
-                     "); say the global sizes in `shape`");
-  }
   const Layout grad_layout = options.grad_layout.value_or(without_partial(layout));
   if (grad_layout.mesh() != layout.mesh()) {
     fail<ValueError>(name, "grad_layout ", grad_layout, " is on another mesh than ", layout);
@@ -279,46 +309,92 @@ at::Tensor from_local(const at::Tensor& piece, const Layout& layout, World& worl
                        join(sizes), ")");
     }
   }
-  const Spec spec(layout, sizes, strides, 0, piece.scalar_type());
-  if (!in_order(piece, *spec).is_same(piece) || !piece.is_non_overlapping_and_dense()) {
-    fail<ValueError>(
-        name, "the piece has strides (", join(piece.strides()), ") for sizes (",
-        join(piece.sizes()), "), where a piece of strides (", join(strides),
-        ") is needed; pass contiguous(), or say the strides of the whole in `strides`");
-  }
-  return FromLocal::apply(piece,
-                          c10::make_intrusive<Where>(spec, grad_layout, world.shared_from_this()));
-}
-
-at::Tensor local(const at::Tensor& tensor, const std::optional<Layout>& grad_layout) {
-  DistributedImpl& impl = ours("local", tensor);
-  const Spec spec = impl.spec();
-  if (impl.pieces().size() != 1) {
-    fail<ValueError>("local", "this process holds ", impl.pieces().size(), " pieces of ",
-                     describe(tensor), "; local() gives the one of one rank");
-  }
-  if (grad_layout) check_mesh("local", *grad_layout, spec->layout.mesh());
-  if (!grad_layout && tensor.requires_grad() && at::GradMode::is_enabled()) {
-    for (std::size_t a = 0; a < spec->layout.mesh().axes(); ++a) {
-      const Placement& p = spec->layout.placement(a);
-      if (p.is_shard() || spec->layout.mesh().size(a) == 1) continue;
+  const Spec spec(layout, sizes, strides, 0, dtype);
+  for (std::size_t m = 0; m < pieces.size(); ++m) {
+    const at::Tensor& piece = pieces[m];
+    if (is_ours(piece)) fail<ValueError>(name, "takes plain tensors, not ", describe(piece));
+    check_dtype(name, piece, layout);
+    const Shape expected = local_shape(layout, sizes, here[m]);
+    const std::int64_t rank = layout.mesh().rank_at(here[m]);
+    if (piece.scalar_type() != dtype) {
+      fail<ValueError>(name, "the piece of rank ", rank, " is ", dtype_text(piece.scalar_type()),
+                       ", but others are ", dtype_text(dtype));
+    }
+    if (piece.sizes() != to_ref(expected)) {
+      fail<ValueError>(name, "the piece of rank ", rank, " has sizes (", join(piece.sizes()),
+                       "), but ", layout, " gives it (", join(expected), ") of (", join(sizes),
+                       "); say the global sizes in `shape`");
+    }
+    if (!in_order(piece, *spec).is_same(piece) || !piece.is_non_overlapping_and_dense()) {
       fail<ValueError>(
-          "local", describe(tensor), " requires a gradient and is ", p, " on axis ",
-          spec->layout.mesh().name(a),
-          ": whether each rank's gradient is the whole or a part of it depends on what is done "
-          "with the piece; pass grad_layout with R (every rank computes the same) or P(sum) (each "
-          "computes its part) there");
+          name, "the piece has strides (", join(piece.strides()), ") for sizes (",
+          join(piece.sizes()), "), where a piece of strides (", join(strides),
+          ") is needed; pass contiguous(), or say the strides of the whole in `strides`");
     }
   }
+  return FromLocals::apply(at::TensorList(pieces),
+                           c10::make_intrusive<Where>(spec, grad_layout, world.shared_from_this()));
+}
+
+namespace {
+
+/// The layout of the gradient of pieces, which must be said where they are not cut.
+Layout checked_grad_layout(std::string_view where, const at::Tensor& tensor,
+                           const std::optional<Layout>& grad_layout) {
+  const Layout& layout = impl_of(tensor).spec()->layout;
+  if (grad_layout) check_mesh(where, *grad_layout, layout.mesh());
+  if (grad_layout || !tensor.requires_grad() || !at::GradMode::is_enabled()) {
+    return grad_layout.value_or(layout);
+  }
+  for (std::size_t a = 0; a < layout.mesh().axes(); ++a) {
+    const Placement& p = layout.placement(a);
+    if (p.is_shard() || layout.mesh().size(a) == 1) continue;
+    fail<ValueError>(
+        where, describe(tensor), " requires a gradient and is ", p, " on axis ",
+        layout.mesh().name(a),
+        ": whether each rank's gradient is the whole or a part of it depends on what is done "
+        "with the piece; pass grad_layout with R (every rank computes the same) or P(sum) (each "
+        "computes its part) there");
+  }
+  return layout;
+}
+
+std::vector<at::Tensor> pieces_of(const at::Tensor& tensor, const Layout& grad_layout,
+                                  bool one_for_all) {
+  DistributedImpl& impl = impl_of(tensor);
   attach_leaf_hook(tensor);
-  return Local::apply(tensor, c10::make_intrusive<Where>(spec, grad_layout.value_or(spec->layout),
-                                                         impl.shared_world()));
+  auto where = c10::make_intrusive<Where>(impl.spec(), grad_layout, impl.shared_world());
+  where->one_for_all = one_for_all;
+  return Locals::apply(tensor, where);
+}
+
+}  // namespace
+
+at::Tensor local(const at::Tensor& tensor, const std::optional<Layout>& grad_layout) {
+  const std::size_t n = ours("local", tensor).pieces().size();
+  if (n != 1) {
+    fail<ValueError>("local", "this process holds ", n, " pieces of ", describe(tensor),
+                     ", and local() gives the one of one rank; locals() gives them all, and "
+                     "local_region() runs code on each");
+  }
+  return pieces_of(tensor, checked_grad_layout("local", tensor, grad_layout), false)[0];
+}
+
+std::vector<at::Tensor> locals(const at::Tensor& tensor, const std::optional<Layout>& grad_layout) {
+  if (ours("locals", tensor).pieces().empty()) return {};
+  return pieces_of(tensor, checked_grad_layout("locals", tensor, grad_layout), false);
 }
 
 at::Tensor full(const at::Tensor& tensor, const std::optional<Layout>& grad_layout) {
   DistributedImpl& impl = ours("full", tensor);
   const Layout whole = Layout::replicated(impl.spec()->layout.mesh());
-  return local(redistribute(tensor, whole), grad_layout.value_or(whole));
+  if (grad_layout) check_mesh("full", *grad_layout, whole.mesh());
+  const at::Tensor everywhere = redistribute(tensor, whole);
+  if (impl_of(everywhere).pieces().empty()) {
+    fail<ValueError>("full", "this process hosts no rank of ", whole.mesh(),
+                     " and holds no piece of ", describe(tensor), "; call it on ranks of the mesh");
+  }
+  return pieces_of(everywhere, grad_layout.value_or(whole), true)[0];
 }
 
 std::vector<at::Tensor> local_region(
@@ -330,23 +406,30 @@ std::vector<at::Tensor> local_region(
                      " layouts for them; give one each");
   }
   World& world = ours(name, inputs[0]).world();
-  std::vector<at::Tensor> pieces;
+  std::vector<std::vector<at::Tensor>> pieces(inputs.size());  // by input, then by hosted rank
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const auto grad = i < region.grads.size() ? region.grads[i] : std::nullopt;
     const at::Tensor moved_input = is_ours(inputs[i]) ? redistribute(inputs[i], region.in[i])
                                                       : distribute(inputs[i], region.in[i], world);
-    pieces.push_back(local(moved_input, grad));
+    pieces[i] = locals(moved_input, grad);
   }
-  const std::vector<at::Tensor> results = body(pieces);
-  if (results.size() != region.out.size()) {
-    fail<ValueError>(name, "the body returned ", results.size(), " tensors where `out` has ",
-                     region.out.size(), " layouts");
+  std::vector<std::vector<at::Tensor>> results(region.out.size());
+  for (std::size_t m = 0; m < pieces[0].size(); ++m) {
+    std::vector<at::Tensor> mine;
+    for (const auto& list : pieces) mine.push_back(list[m]);
+    const std::vector<at::Tensor> made = body(mine);
+    if (made.size() != region.out.size()) {
+      fail<ValueError>(name, "the body returned ", made.size(), " tensors where `out` has ",
+                       region.out.size(), " layouts");
+    }
+    for (std::size_t i = 0; i < made.size(); ++i) results[i].push_back(made[i].contiguous());
   }
   std::vector<at::Tensor> out;
   for (std::size_t i = 0; i < results.size(); ++i) {
     FromLocalOptions options;
     if (i < region.shapes.size()) options.shape = region.shapes[i];
-    out.push_back(from_local(results[i].contiguous(), region.out[i], world, options));
+    options.dtype = inputs[0].scalar_type();
+    out.push_back(from_locals(results[i], region.out[i], world, options));
   }
   return out;
 }

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "intarsia/boxes.h"
 #include "intarsia/error.h"
+#include "rules/choose.h"
 #include "tensor/local_forms.h"
 #include "tensor/state.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "intarsia/plan.h"
-#include "rules/rule.h"
+#include "intarsia/rule.h"
 #include "tensor/spec.h"
 
 namespace intarsia {
@@ -50,12 +50,15 @@ struct OpInfo {
   std::string base_name;  ///< `add`
   std::vector<Argument> arguments;
   Family family = Family::fallback;
-  const Rule* rule = nullptr;
+  std::shared_ptr<const Rule> rule;
   bool in_place = false;       ///< writes to its first tensor argument, or to lists
   bool hidden_writes = false;  ///< writes to arguments that its schema does not mark
   bool has_out = false;
   std::size_t returns = 0;
 };
+
+/// The rule that holds for an op now; null where it has none.
+std::shared_ptr<const Rule> rule_of(const c10::OperatorHandle& op);
 
 /// How one result is wrapped.
 struct Result {

@@ -135,46 +135,60 @@ void translating(Function&& call) {
   }
 }
 
+/// What is known about one op, read again when its rule changes.
+class InfoSlot {
+ public:
+  const OpInfo& of(const c10::OperatorHandle& op) {
+    const OpInfo* info = info_.load(std::memory_order_acquire);
+    const std::uint32_t now = rules_generation();
+    if (info == nullptr || generation_.load(std::memory_order_acquire) != now) info = read(op, now);
+    return *info;
+  }
+
+ private:
+  const OpInfo* read(const c10::OperatorHandle& op, std::uint32_t now) {
+    const std::scoped_lock lock(mutex_);
+    if (owned_.empty() || owned_.back()->rule != rule_of(op)) {
+      owned_.push_back(std::make_unique<OpInfo>(op));
+      info_.store(owned_.back().get(), std::memory_order_release);
+    }
+    generation_.store(now, std::memory_order_release);
+    return owned_.back().get();
+  }
+
+  std::atomic<const OpInfo*> info_ = nullptr;
+  std::atomic<std::uint32_t> generation_ = 0;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<OpInfo>> owned_;  // older ones may be in use, and are parts of keys
+};
+
 /// The kernel of one op.
 class OpKernel final : public c10::OperatorKernel {
  public:
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    const OpInfo* info = info_.load(std::memory_order_acquire);
-    if (info == nullptr) info = read(op);
-    translating([&] { run(*info, *stack); });
+    translating([&] { run(slot_.of(op), *stack); });
   }
 
  private:
-  const OpInfo* read(const c10::OperatorHandle& op) {
-    const std::scoped_lock lock(mutex_);
-    if (!owned_) {
-      owned_ = std::make_unique<OpInfo>(op);
-      info_.store(owned_.get(), std::memory_order_release);
-    }
-    return owned_.get();
-  }
-
-  std::atomic<const OpInfo*> info_ = nullptr;
-  std::mutex mutex_;
-  std::unique_ptr<OpInfo> owned_;
+  InfoSlot slot_;
 };
 
 /// For ops that are defined later or in other namespaces.
 void run_any(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   static auto* const mutex = new std::mutex;
   static auto* const known =
-      new std::map<c10::OperatorName, std::unique_ptr<OpInfo>,
+      new std::map<c10::OperatorName, std::unique_ptr<InfoSlot>,
                    decltype([](const auto& a, const auto& b) {
                      return std::tie(a.name, a.overload_name) < std::tie(b.name, b.overload_name);
                    })>;
-  const OpInfo* info = nullptr;
+  InfoSlot* slot = nullptr;
   {
     const std::scoped_lock lock(*mutex);
     auto& entry = (*known)[op.operator_name()];
-    if (!entry) entry = std::make_unique<OpInfo>(op);
-    info = entry.get();
+    if (!entry) entry = std::make_unique<InfoSlot>();
+    slot = entry.get();
   }
-  translating([&] { run(*info, *stack); });
+  translating([&] { run(slot->of(op), *stack); });
 }
 
 void register_all() {

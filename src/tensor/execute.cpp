@@ -61,11 +61,8 @@ class Run {
 
   void operator()() {
     const BelowAutograd below;
-    if (members_ == 0 && d_.open_results) {
-      f_.refuse(
-          "no rank of the mesh lives in this process, and the op has no rule that says what it "
-          "returns",
-          "call it only on ranks of the mesh");
+    if (members_ == 0 && first_ && (d_.open_results || f_.info.family == Family::rule)) {
+      learn_from_zeros();
     }
     prepare();
     results_.resize(d_.results.size());
@@ -143,8 +140,10 @@ class Run {
     return list;
   }
 
-  Stack local_stack(std::size_t m) const {
+  /// The arguments, with the pieces of one member for the tensors.
+  Stack stack_of(std::size_t m) const {
     Stack stack;
+    stack.reserve(f_.info.arguments.size());
     std::size_t operand = 0;
     for (std::size_t i = 0; i < f_.info.arguments.size(); ++i) {
       const c10::IValue& value = f_.argument(i);
@@ -160,6 +159,11 @@ class Run {
           stack.push_back(value);
       }
     }
+    return stack;
+  }
+
+  Stack local_stack(std::size_t m) const {
+    Stack stack = stack_of(m);
     if (d_.local_op) stack.resize(d_.local_op->schema().arguments().size());
     if (!d_.local_arguments.empty()) {
       for (const auto& [index, value] : d_.local_arguments[m]) stack[index] = value;
@@ -217,11 +221,75 @@ class Run {
     } catch (const c10::Error&) {
       return;  // made-up sizes do not always fit; then the first operand's dtype is the best guess
     }
+    take_dtypes(stack);
+  }
+
+  /// Where no piece lives here: what the results are, from a run on zeros of the global sizes.
+  void learn_from_zeros() {
+    const auto has_tag = [&](at::Tag tag) { return f_.info.op.hasTag(tag); };
+    if (has_tag(at::Tag::dynamic_output_shape) || has_tag(at::Tag::data_dependent_output)) {
+      f_.refuse(
+          "what it returns depends on values, of which this process, outside the mesh, has none",
+          "call it only on ranks of the mesh");
+    }
+    const bool abstract = f_.info.op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+    const at::Device device = abstract ? at::Device(at::kMeta) : f_.lead->world().device();
+    pieces_.assign(f_.tensors.size(), {});
+    for (std::size_t i = 0; i < f_.tensors.size(); ++i) {
+      const Frame::Tensor& t = f_.tensors[i];
+      if (!t.given()) continue;
+      const SpecData& spec = *d_.in[i];
+      const auto options = at::TensorOptions(device).dtype(spec.dtype);
+      const bool number = t.impl == nullptr && t.tensor->dim() == 0;
+      pieces_[i].push_back(number      ? *t.tensor
+                           : t.written ? at::zeros(to_ref(spec.sizes), options)
+                                       : at::zeros({}, options).expand(to_ref(spec.sizes)));
+    }
+    Stack stack = stack_of(0);
+    pieces_.clear();
+    f_.info.op.callBoxed(&stack);
+    if (d_.open_results) {
+      close_results(stack);
+    } else {
+      take_dtypes(stack);
+    }
+  }
+
+  void take_dtypes(const Stack& stack) {
     for (std::size_t r = 0; r < d_.results.size(); ++r) {
       if (d_.results[r].kind != Result::Kind::tensor || !stack[r].isTensor()) continue;
       const at::Tensor& t = stack[r].toTensor();
       if (t.defined()) d_.results[r].specs[0] = d_.results[r].specs[0].with(t.scalar_type());
     }
+  }
+
+  /// Takes what a run on whole tensors gave as what every such call gives.
+  void close_results(const Stack& stack) {
+    const Layout whole = Layout::replicated(f_.mesh());
+    const auto spec_of = [&](const at::Tensor& t) {
+      return t.defined()
+                 ? Spec(whole, to_shape(t.sizes()), to_shape(t.strides()), 0, t.scalar_type())
+                 : Spec();
+    };
+    const auto& returns = f_.info.op.schema().returns();
+    for (std::size_t r = 0; r < returns.size(); ++r) {
+      Result result;
+      const auto* alias = returns[r].alias_info();
+      if (alias != nullptr && alias->isWrite()) {
+        const auto written = std::find_if(f_.tensors.begin(), f_.tensors.end(),
+                                          [](const Frame::Tensor& t) { return t.written; });
+        result = {
+            Result::Kind::written, {}, static_cast<std::size_t>(written - f_.tensors.begin())};
+      } else if (stack[r].isTensor()) {
+        result = {Result::Kind::tensor, {spec_of(stack[r].toTensor())}, 0};
+      } else if (stack[r].isTensorList()) {
+        result.kind = Result::Kind::list;
+        for (const at::Tensor& t : stack[r].toTensorVector()) result.specs.push_back(spec_of(t));
+      }
+      d_.results.push_back(std::move(result));
+    }
+    d_.out_layouts.assign(std::max<std::size_t>(returns.size(), f_.tensors.size()), whole);
+    d_.open_results = false;
   }
 
   Stack made_without_running(std::size_t m) {
@@ -274,8 +342,11 @@ class Run {
 
   c10::IValue wrap(std::size_t r, const c10::Argument& declared) {
     if (d_.open_results) return wrap_open(r, declared);
-    if (r >= d_.results.size())
-      return local_results_.empty() ? c10::IValue() : local_results_[0][r];
+    const bool is_value = r >= d_.results.size() || d_.results[r].kind == Result::Kind::value;
+    if (is_value && local_results_.empty()) {
+      f_.refuse("it returns a value, which only ranks of the mesh know", "call it only on those");
+    }
+    if (is_value) return local_results_[0][r];
     Result& result = d_.results[r];
     switch (result.kind) {
       case Result::Kind::written:
@@ -294,11 +365,11 @@ class Run {
       case Result::Kind::value:
         break;
     }
-    return local_results_.empty() ? c10::IValue() : local_results_[0][r];
+    return local_results_[0][r];
   }
 
   at::Tensor wrap_tensor(Spec& spec, const std::vector<at::Tensor>& local, bool in_list) {
-    if (!local.empty() && !local[0].defined()) return {};
+    if (!spec || (!local.empty() && !local[0].defined())) return {};
     if (first_ && !local.empty()) {
       spec = spec.with(local[0].scalar_type());
       for (std::size_t m = 0; m < members_; ++m) {

@@ -159,10 +159,10 @@ std::string Frame::operands_text() const {
 }
 
 void Frame::refuse(std::string_view why, std::string_view way_out) const {
-  std::string at = "?";
+  std::string at;
   if (lead != nullptr && lead->world().hosted().size() == 1)
-    at = std::to_string(lead->world().rank());
-  fail<ValueError>(info.name, why, ": ", operands_text(), "; ", way_out, " (rank ", at, ")");
+    at = concat(" (rank ", lead->world().rank(), ")");
+  fail<ValueError>(info.name, why, ": ", operands_text(), "; ", way_out, at);
 }
 
 }  // namespace intarsia

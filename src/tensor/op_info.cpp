@@ -66,14 +66,21 @@ bool is_view(const c10::FunctionSchema& schema, std::string_view base) {
 
 }  // namespace
 
+std::shared_ptr<const Rule> rule_of(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  const std::string base = base_of(name);
+  if (!name.starts_with("aten::")) {
+    return find_rule(name.substr(0, name.find("::") + 2) + base);
+  }
+  return find_rule(base, op.hasTag(at::Tag::pointwise) || base == "copy");
+}
+
 OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
   const c10::FunctionSchema& schema = op.schema();
   name = c10::toString(op.operator_name());
   base_name = base_of(schema.name());
   returns = schema.returns().size();
-  rule = schema.name().starts_with("aten::")
-             ? find_rule(base_name, op.hasTag(at::Tag::pointwise) || base_name == "copy")
-             : nullptr;
+  rule = rule_of(op);
   for (const c10::Argument& a : schema.arguments()) {
     Argument info{kind_of(a), a.alias_info() != nullptr && a.alias_info()->isWrite(), a.is_out()};
     if (rule != nullptr && info.kind == ArgumentKind::typed) {

@@ -2,49 +2,17 @@
 
 #include <ATen/ATen.h>
 
-#include <cstring>
-
 #include "base/hash.h"
 #include "base/text.h"
 #include "intarsia/collectives.h"
 #include "intarsia/error.h"
 #include "intarsia/tensor.h"
+#include "tensor/agreement.h"
 #include "tensor/frame.h"
 #include "tensor/state.h"
 
 namespace intarsia {
 namespace {
-
-constexpr std::int64_t kWhole = 64 * 1024;
-
-std::uint64_t hash_bytes(std::uint64_t h, const at::Tensor& dense) {
-  return hash_mix(h, hash_text({static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()}));
-}
-
-/// Sizes, dtype and values: all of them in small tensors, blocks of large ones.
-std::uint64_t content_hash(const at::Tensor& t) {
-  std::uint64_t h = static_cast<std::uint64_t>(t.scalar_type());
-  for (const std::int64_t size : t.sizes()) h = hash_mix(h, static_cast<std::uint64_t>(size));
-  if (t.layout() != at::kStrided || !t.device().is_cpu() || t.numel() == 0 || t.is_conj() ||
-      t.is_neg())
-    return h;
-  if (static_cast<std::int64_t>(t.nbytes()) <= kWhole) return hash_bytes(h, t.contiguous());
-  // Every n-th index of the longest dimension, so that about 64 KiB are read.
-  std::int64_t longest = 0;
-  for (std::int64_t d = 1; d < t.dim(); ++d) {
-    if (t.size(d) > t.size(longest)) longest = d;
-  }
-  const std::int64_t step = std::min<std::int64_t>(
-      t.size(longest), (static_cast<std::int64_t>(t.nbytes()) + kWhole - 1) / kWhole);
-  return hash_bytes(h, t.slice(longest, 0, t.size(longest), step).contiguous());
-}
-
-/// Everybody's values, by rank. COLLECTIVE: the group.
-std::vector<at::Tensor> exchange(const Comm& comm, const std::vector<std::int64_t>& mine,
-                                 at::Device device, const Call& call) {
-  const at::Tensor row = at::tensor(mine, at::kLong).unsqueeze(0).to(device);
-  return all_gather(comm, row, 0, {}, call).tensor().cpu().unbind(0);
-}
 
 std::string ranks_that_differ(const std::vector<at::Tensor>& rows, std::int64_t column) {
   std::vector<std::int64_t> ranks;
@@ -59,13 +27,6 @@ std::string ranks_that_differ(const std::vector<at::Tensor>& rows, std::int64_t 
   fail<WorldError>(entry.op, "the plain tensor ", entry.tensor, " differs on ranks ", ranks,
                    " from that of rank 0, and counts as replicated; make it alike (seed the "
                    "generators, broadcast it), or distribute it with the layout that it has");
-}
-
-/// All axes of the mesh as one group, whose members are in the order of its ranks.
-Comm all_of(World& world, const Mesh& mesh) {
-  std::vector<std::string> axes;
-  for (std::size_t a = 0; a < mesh.axes(); ++a) axes.push_back(mesh.name(a));
-  return world.along(mesh, axes);
 }
 
 }  // namespace
@@ -119,7 +80,8 @@ void note_plain(const Frame& f, const at::Tensor& t) {
   state.plain_log.add({f.info.name, describe(t), content_hash(t)});
   if (mode != PlainTensors::checked) return;
   const Comm comm = all_of(f.lead->world(), f.mesh());
-  if (comm.members().empty() || comm.size() == 1) return;
+  // In lockstep all ranks were given the same tensor.
+  if (comm.members().size() != 1 || comm.size() == 1) return;
   const PlainLog::Entry entry = state.plain_log.entry(state.plain_log.count() - 1);
   const auto rows = exchange(comm, {static_cast<std::int64_t>(entry.hash)},
                              f.lead->world().device(), {.op = "check_plain_tensors"});
@@ -139,7 +101,7 @@ void set_plain_tensors(World& world, PlainTensors mode) {
 void check_plain_tensors(World& world) {
   PlainLog& current = TensorState::of(world).plain_log;
   const Comm comm = world.everyone();
-  if (comm.size() == 1) return;
+  if (comm.size() == 1 || world.in_lockstep()) return;
   PlainLog log;
   current.move_to(log);  // the next check begins anew, on all ranks
   constexpr std::string_view name = "check_plain_tensors";

@@ -95,8 +95,20 @@ class StepRun {
     Shape uncut;         // the sizes of the piece if the axis did not cut it
   };
 
-  AxisCut cut_of(const Placement& p, std::size_t member = 0) const {
+  AxisCut cut_of(const Placement& p, std::size_t member) const {
     return {members_[member].uncut[static_cast<std::size_t>(p.dim())], n_, p.split()};
+  }
+
+  /// The lengths along the axis, for each member's group.
+  Lengths lengths_of(const Placement& p) const {
+    Lengths out;
+    for (std::size_t m = 0; m < members_.size(); ++m) {
+      const AxisCut cut = cut_of(p, m);
+      for (std::int64_t i = 0; i < n_; ++i) {
+        out.push_back(Cut{cut.length, n_, i, cut.split}.held());
+      }
+    }
+    return out;
   }
 
   template <class Function>
@@ -125,8 +137,7 @@ class StepRun {
   Tensors gather(const Tensors& pieces) const {
     const Placement& from = step_.from();
     if (pieces.empty()) return pieces;
-    Tensors out =
-        all_gather(*comm_, pieces, from.dim(), cut_of(from).lengths(), call_, where_).wait();
+    Tensors out = all_gather(*comm_, pieces, from.dim(), lengths_of(from), call_, where_).wait();
     for (std::size_t m = 0; m < out.size(); ++m)
       out[m] = by_position(out[m], from.dim(), cut_of(from, m));
     return out;
@@ -137,8 +148,7 @@ class StepRun {
     if (pieces.empty()) return pieces;
     for (std::size_t m = 0; m < pieces.size(); ++m)
       pieces[m] = by_rank(pieces[m], to.dim(), cut_of(to, m));
-    return reduce_scatter(*comm_, pieces, to.dim(), step_.from(), cut_of(to).lengths(), call_,
-                          where_)
+    return reduce_scatter(*comm_, pieces, to.dim(), step_.from(), lengths_of(to), call_, where_)
         .wait();
   }
 
@@ -148,8 +158,8 @@ class StepRun {
     if (pieces.empty()) return pieces;
     for (std::size_t m = 0; m < pieces.size(); ++m)
       pieces[m] = by_rank(pieces[m], to.dim(), cut_of(to, m));
-    Tensors out = all_to_all(*comm_, pieces, to.dim(), from.dim(), cut_of(to).lengths(),
-                             cut_of(from).lengths(), call_, where_)
+    Tensors out = all_to_all(*comm_, pieces, to.dim(), from.dim(), lengths_of(to), lengths_of(from),
+                             call_, where_)
                       .wait();
     for (std::size_t m = 0; m < out.size(); ++m)
       out[m] = by_position(out[m], from.dim(), cut_of(from, m));

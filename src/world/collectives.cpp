@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "layout/chunk.h"
+#include "world/hosted.h"
 #include "world/pending.h"
 #include "world/reductions.h"
 #include "world/wire.h"
@@ -71,12 +72,20 @@ std::int64_t checked_dim(std::string_view where, std::int64_t dim, const at::Ten
   return normalize_dim(where, dim, static_cast<std::size_t>(t.dim()));
 }
 
+/// Of what was given for all members, or for each of them one after the other, the lengths that
+/// hold for one.
+std::span<const std::int64_t> of_member(const Comm& comm, const Counts& all, std::size_t member) {
+  const auto n = static_cast<std::size_t>(comm.size());
+  return std::span(all).subspan(all.size() == n ? 0 : member * n, n);
+}
+
 /// Lengths of all ranks along a dimension: as given, or `each` for every rank.
 Counts checked_lengths(std::string_view where, const Comm& comm,
                        std::span<const std::int64_t> given, std::int64_t each) {
   Counts out(given.begin(), given.end());
-  if (out.empty()) out.assign(static_cast<std::size_t>(comm.size()), each);
-  if (static_cast<std::int64_t>(out.size()) != comm.size()) {
+  const auto n = static_cast<std::size_t>(comm.size());
+  if (out.empty()) out.assign(n, each);
+  if (out.size() != n && out.size() != n * comm.members().size()) {
     fail<ValueError>(where, "group ", comm.name(), " has ", comm.size(), " ranks, but ", out.size(),
                      " lengths were given (", join(out), ")");
   }
@@ -95,25 +104,45 @@ std::int64_t equal_part(std::string_view where, const Comm& comm, std::int64_t l
   return length / comm.size();
 }
 
-void check_total(std::string_view where, const Counts& lengths, std::int64_t length) {
-  const std::int64_t total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-  if (total != length) {
+void check_total(std::string_view where, const Comm& comm, const Counts& all, at::TensorList pieces,
+                 std::int64_t dim) {
+  for (std::size_t m = 0; m < pieces.size(); ++m) {
+    const auto lengths = of_member(comm, all, m);
+    const std::int64_t total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+    if (total == pieces[m].size(dim)) continue;
     fail<ValueError>(where, "the lengths (", join(lengths), ") add up to ", total,
-                     ", but the tensor is ", length, " long");
+                     ", but the tensor is ", pieces[m].size(dim), " long");
   }
 }
 
 /// The piece of each member must be as long as the lengths say.
 void check_own_lengths(std::string_view where, const Comm& comm, at::TensorList pieces,
-                       std::int64_t dim, const Counts& lengths) {
+                       std::int64_t dim, const Counts& all) {
   for (std::size_t m = 0; m < pieces.size(); ++m) {
     const Member& member = comm.members()[m];
+    const auto lengths = of_member(comm, all, m);
     const std::int64_t length = lengths[static_cast<std::size_t>(member.index)];
     if (pieces[m].size(dim) == length) continue;
     fail<ValueError>(where, "the piece of rank ", member.rank, " is ", pieces[m].size(dim),
                      " long in dimension ", dim, ", but the lengths (", join(lengths), ") say ",
                      length);
   }
+}
+
+/// Where all members of the groups live here: enters the call in the ledger, and gives what `move`
+/// makes of their groups. Nothing elsewhere.
+template <class Move>
+std::optional<Pending> among_hosted(const Comm& comm, CallKind kind, at::TensorList in,
+                                    std::string_view detail, const Call& call,
+                                    const std::source_location& where, const Move& move) {
+  const HostedGroups* here = CommAccess::hosted(comm);
+  if (here == nullptr) return std::nullopt;
+  std::int64_t bytes = 0;
+  for (const at::Tensor& t : in) bytes += static_cast<std::int64_t>(t.nbytes());
+  here->ledger->record(here->ledger_group, kind, in.empty() ? at::kByte : in[0].scalar_type(),
+                       bytes, detail, call, where);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return ready(move(*here));
 }
 
 /// The parts of a tensor, one after the other in one flat buffer, and how many elements each has.
@@ -196,7 +225,7 @@ ScatteredTerms scatter_terms(const Comm& comm, Wire& wire, const std::vector<Par
   s.combine = [out, n, how] {
     Tensors combined;
     for (const at::Tensor& terms : out)
-      combined.push_back(combine(terms.view({n, terms.numel() / n}), how));
+      combined.push_back(combine(terms.view({n, terms.numel() / n}).unbind(0), how));
     return combined;
   };
   return s;
@@ -216,6 +245,11 @@ Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
   const Counts all = checked_lengths(what, comm, lengths, pieces[0].size(d));
   check_own_lengths(what, comm, pieces, d, all);
   if (n == 1) return ready(detached(pieces));
+  if (auto done = among_hosted(
+          comm, CallKind::all_gather, pieces, {}, call, where,
+          [&](const HostedGroups& here) { return hosted::all_gather(here, pieces, d); })) {
+    return std::move(*done);
+  }
   const std::int64_t longest = *std::max_element(all.begin(), all.end());
   const bool even = *std::min_element(all.begin(), all.end()) == longest;
 
@@ -268,6 +302,11 @@ Pending all_reduce(const Comm& comm, at::TensorList terms, const Placement& how,
   const at::ScalarType type = terms[0].scalar_type();
   check_reduction(what, how, type);
   if (n == 1) return ready(alone(terms, how));
+  if (auto done = among_hosted(
+          comm, CallKind::all_reduce, terms, to_text(how.reduction()), call, where,
+          [&](const HostedGroups& here) { return hosted::all_reduce(here, terms, how); })) {
+    return std::move(*done);
+  }
   const std::shared_ptr<Wire> held = CommAccess::wire(comm);  // stays alive if the world is closed
   Wire& wire = *held;
   const bool leave_to_backend = native(wire, how, type, /*scatter=*/false);
@@ -328,8 +367,15 @@ Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim,
   const std::int64_t d = checked_dim(what, dim, terms[0]);
   const Counts all = checked_lengths(what, comm, lengths,
                                      equal_part(what, comm, terms[0].size(d), !lengths.empty()));
-  check_total(what, all, terms[0].size(d));
+  check_total(what, comm, all, terms, d);
   if (n == 1) return ready(alone(terms, how));
+  const LengthsOf lengths_of = [&](std::size_t m) { return of_member(comm, all, m); };
+  if (auto done = among_hosted(comm, CallKind::reduce_scatter, terms, to_text(how.reduction()),
+                               call, where, [&](const HostedGroups& here) {
+                                 return hosted::reduce_scatter(here, terms, d, how, lengths_of);
+                               })) {
+    return std::move(*done);
+  }
 
   std::vector<Parts> parts;
   std::vector<std::vector<std::int64_t>> shapes;
@@ -388,11 +434,18 @@ Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim
   const std::int64_t j = checked_dim(what, join_dim, pieces[0]);
   const Counts cuts = checked_lengths(
       what, comm, cut_lengths, equal_part(what, comm, pieces[0].size(c), !cut_lengths.empty()));
-  check_total(what, cuts, pieces[0].size(c));
+  check_total(what, comm, cuts, pieces, c);
   const bool joins_given = !join_lengths.empty();
   const Counts joins = checked_lengths(what, comm, join_lengths, pieces[0].size(j));
   if (c != j) check_own_lengths(what, comm, pieces, j, joins);
   if (comm.size() == 1) return ready(detached(pieces));
+  const LengthsOf cuts_of = [&](std::size_t m) { return of_member(comm, cuts, m); };
+  if (auto done = among_hosted(comm, CallKind::all_to_all, pieces, {}, call, where,
+                               [&](const HostedGroups& here) {
+                                 return hosted::all_to_all(here, pieces, c, j, cuts_of);
+                               })) {
+    return std::move(*done);
+  }
 
   Tensors in;
   Tensors out;
@@ -443,6 +496,11 @@ Pending broadcast(const Comm& comm, at::TensorList tensors, std::int64_t root, c
                      comm.size());
   }
   if (tensors.empty() || comm.size() == 1) return ready(detached(tensors));
+  if (auto done = among_hosted(
+          comm, CallKind::broadcast, tensors, concat(root), call, where,
+          [&](const HostedGroups& here) { return hosted::broadcast(here, tensors, root); })) {
+    return std::move(*done);
+  }
   Tensors buffers;
   for (std::size_t m = 0; m < tensors.size(); ++m) {
     const at::Tensor p = plain(tensors[m]);
@@ -483,6 +541,11 @@ Pending permute(const Comm& comm, at::TensorList pieces, std::span<const std::in
     out.push_back(at::empty(shape, in.back().options()));
   }
   if (pieces.empty() || comm.size() == 1) return ready(detached(pieces));
+  if (auto done = among_hosted(
+          comm, CallKind::send, pieces, join(to), call, where,
+          [&](const HostedGroups& here) { return hosted::permute(here, pieces, to); })) {
+    return std::move(*done);
+  }
   Works works = CommAccess::wire(comm)->permute(bytes(out), bytes(in), target,
                                                 {in[0].scalar_type(), call, where});
   in.insert(in.end(), out.begin(), out.end());
@@ -491,6 +554,10 @@ Pending permute(const Comm& comm, at::TensorList pieces, std::span<const std::in
 
 void barrier(const Comm& comm, const Call& call, Where where) {
   if (comm.members().empty() || comm.size() == 1) return;
+  if (among_hosted(comm, CallKind::barrier, {}, {}, call, where,
+                   [](const HostedGroups&) { return Tensors(); })) {
+    return;
+  }
   wait_for(CommAccess::wire(comm)->barrier({at::kByte, call, where}), "barrier");
 }
 

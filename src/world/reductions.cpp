@@ -82,10 +82,10 @@ void combine_into(at::Tensor& value, const at::Tensor& next, Reduction how) {
   }
 }
 
-at::Tensor combine(const at::Tensor& terms, const Placement& how) {
+at::Tensor combine(at::TensorList terms, const Placement& how) {
   at::Tensor out =
-      terms[0].to(accumulator(terms.scalar_type()), /*non_blocking=*/false, /*copy=*/true);
-  for (std::int64_t i = 1; i < terms.size(0); ++i) {
+      terms[0].to(accumulator(terms[0].scalar_type()), /*non_blocking=*/false, /*copy=*/true);
+  for (std::size_t i = 1; i < terms.size(); ++i) {
     combine_into(out, terms[i].to(out.scalar_type()), how.reduction());
   }
   return out;

@@ -26,9 +26,8 @@ at::Tensor to_term(const at::Tensor& x, const Placement& how);
 /// end.
 void combine_into(at::Tensor& value, const at::Tensor& next, Reduction how);
 
-/// Combines the rows of `terms`, in their order, in a dtype wide enough not to lose what halves
-/// hold.
-at::Tensor combine(const at::Tensor& terms, const Placement& how);
+/// Combines `terms`, in their order, in a dtype wide enough not to lose what halves hold.
+at::Tensor combine(at::TensorList terms, const Placement& how);
 
 /// The value of `n` combined terms, in the dtype of the input.
 at::Tensor from_terms(at::Tensor combined, const Placement& how, std::int64_t n,

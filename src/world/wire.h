@@ -95,6 +95,8 @@ std::unique_ptr<Wire> make_c10d_wire(c10::intrusive_ptr<c10d::Backend> backend, 
 /// Lets the collectives reach the wire of a Comm.
 struct CommAccess {
   static std::shared_ptr<Wire> wire(const Comm& comm) { return comm.wire(); }
+  /// The groups, where all their members live here; null elsewhere.
+  static const HostedGroups* hosted(const Comm& comm) { return comm.hosted_.get(); }
 };
 
 /// What an error says, without the C++ backtrace that c10's errors carry.

@@ -12,9 +12,11 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "base/order.h"
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "world/backends.h"
+#include "world/hosted.h"
 #include "world/wire.h"
 
 namespace intarsia {
@@ -68,6 +70,7 @@ struct World::Groups {
   bool closed = false;
   std::map<std::string, std::shared_ptr<Comm::Slot>> by_name;
   std::vector<std::shared_ptr<Comm::Slot>> in_order;
+  std::map<std::string, Comm> hosted;  // in lockstep, by axes and mesh
 };
 
 std::int64_t Comm::index() const {
@@ -79,12 +82,15 @@ std::int64_t Comm::index() const {
 }
 
 std::shared_ptr<Wire> Comm::wire() const {
-  if (!slot_) fail<ValueError>("Comm", "this process hosts no member of group ", name_);
+  if (!slot_ || hosted_) {
+    fail<ValueError>("Comm", "this process hosts ", hosted_ ? "every" : "no", " member of group ",
+                     name_);
+  }
   return slot_->connected();
 }
 
 void Comm::connect() const {
-  if (!members_.empty() && size_ > 1) wire();
+  if (!members_.empty() && size_ > 1 && !hosted_) wire();
 }
 
 std::uint32_t Comm::ledger_group() const {
@@ -231,10 +237,12 @@ World::~World() {
 }
 
 std::shared_ptr<World> World::assemble(WorldParts parts) {
-  if (parts.hosted.size() > 1) {
-    fail<UnsupportedError>("World::assemble", "hosting ", parts.hosted.size(),
-                           " ranks in one process (lockstep) is not built yet; use "
-                           "run_in_process, which gives each rank a thread");
+  const auto hosted = static_cast<std::int64_t>(parts.hosted.size());
+  if (hosted > 1 && (hosted != parts.size || !is_order_of(parts.hosted, parts.size) ||
+                     !std::is_sorted(parts.hosted.begin(), parts.hosted.end()))) {
+    fail<ValueError>("World::assemble",
+                     "a process hosts one rank, none, or all in their order, not ", hosted, " of ",
+                     parts.size, " (", join(parts.hosted), ")");
   }
   if (parts.size < 1 || parts.ledger_entries < 1) {
     fail<ValueError>("World::assemble", "a world has at least one rank and a ledger of one entry");
@@ -322,21 +330,22 @@ World::Extension& World::extension(ExtensionMaker make) {
 
 std::int64_t World::rank() const {
   if (parts_.hosted.size() != 1) {
-    fail<ValueError>("World::rank", "this process hosts ", parts_.hosted.size(),
-                     " ranks; ask hosted() for them");
+    fail<ValueError>(
+        "World::rank", "this process hosts ", parts_.hosted.size(),
+        " ranks; hosted() lists them. In lockstep, code that depends on its rank belongs "
+        "in local_region, or in run_in_process, which gives each rank a thread");
   }
   return parts_.hosted[0];
 }
 
-std::shared_ptr<Comm::Slot> World::slot_for(const Mesh& group, std::int64_t member, Member& place) {
-  place = {member, (*group.coordinate_of(member))[0]};
-  const std::string name = group.to_string();
+std::shared_ptr<Comm::Slot> World::slot_for(const std::string& name, const Mesh& group,
+                                            std::int64_t index) {
   const std::scoped_lock lock(groups_->mutex);
   if (groups_->closed) fail<WorldError>("World", "the world is closed");
   auto& slot = groups_->by_name[name];
   if (!slot) {
     slot = std::shared_ptr<Comm::Slot>(new Comm::Slot{*this, parts_.make_backend, group.orphan(),
-                                                      name, static_cast<int>(place.index),
+                                                      name, static_cast<int>(index),
                                                       ledger_->add_group(name)});
     groups_->in_order.push_back(slot);
   }
@@ -350,6 +359,7 @@ Comm World::along(const Mesh& mesh, std::span<const std::string> axes) {
     fail<ValueError>("World::along", mesh, " holds rank ", mesh.highest(), ", but this world has ",
                      size(), " ranks");
   }
+  if (in_lockstep()) return hosted_along(mesh, axes);
   for (const std::string& axis : axes) comm.size_ *= mesh.size(axis);
   comm.name_ = concat(join(axes, ">"), " of ", mesh);
   for (const std::int64_t rank : hosted()) {
@@ -357,10 +367,53 @@ Comm World::along(const Mesh& mesh, std::span<const std::string> axes) {
     comm.members_.push_back({rank, 0});
     if (comm.size_ == 1) continue;
     const Mesh group = mesh.slice(axes, rank).flatten(axes, "g");
-    comm.slot_ = slot_for(group, rank, comm.members_.back());
+    const std::int64_t index = (*group.coordinate_of(rank))[0];
+    comm.members_.back().index = index;
+    comm.slot_ = slot_for(group.to_string(), group, index);
     comm.name_ = comm.slot_->name;
   }
   return comm;
+}
+
+Comm World::hosted_along(const Mesh& mesh, std::span<const std::string> axes) {
+  const std::string name = concat(join(axes, ">"), " of ", mesh);
+  {
+    const std::scoped_lock lock(groups_->mutex);
+    if (const auto known = groups_->hosted.find(name); known != groups_->hosted.end()) {
+      return known->second;
+    }
+  }
+  Comm comm;
+  comm.name_ = name;
+  std::vector<std::size_t> along;
+  for (const std::string& axis : axes) {
+    along.push_back(mesh.axis_index(axis));
+    comm.size_ *= mesh.size(axis);
+  }
+  auto groups = std::make_shared<HostedGroups>();
+  std::map<std::int64_t, std::size_t> group_of;  // by its first rank
+  for (const std::int64_t rank : hosted()) {
+    const auto at = mesh.coordinate_of(rank);
+    if (!at) continue;
+    Coordinate first = *at;
+    std::int64_t index = 0;
+    for (const std::size_t a : along) {
+      index = index * mesh.size(a) + (*at)[a];
+      first[a] = 0;
+    }
+    const auto [group, is_new] = group_of.try_emplace(mesh.rank_at(first), groups->groups.size());
+    if (is_new) groups->groups.emplace_back(static_cast<std::size_t>(comm.size_));
+    groups->groups[group->second][static_cast<std::size_t>(index)] = comm.members_.size();
+    comm.members_.push_back({rank, index});
+  }
+  if (comm.size_ > 1 && !comm.members_.empty()) {
+    comm.slot_ = slot_for(name, mesh, 0);
+    groups->ledger = ledger_;
+    groups->ledger_group = comm.slot_->ledger_group;
+    comm.hosted_ = std::move(groups);
+  }
+  const std::scoped_lock lock(groups_->mutex);
+  return groups_->hosted.try_emplace(name, std::move(comm)).first->second;
 }
 
 Comm World::along(const Mesh& mesh, std::initializer_list<std::string> axes) {
@@ -380,6 +433,7 @@ void World::close() {
     const std::scoped_lock lock(groups_->mutex);
     if (std::exchange(groups_->closed, true)) return;
     slots.swap(groups_->in_order);
+    groups_->hosted.clear();
   }
   for (auto slot = slots.rbegin(); slot != slots.rend(); ++slot) (*slot)->close();
   try {

@@ -1,4 +1,4 @@
-"""Holds the order of layers: base < layout < plan < rules < world < tensor < the rest.
+"""Holds the order of layers: base < layout < plan < rules < world < tensor < prove < the rest.
 
     layers.py [ROOT]
 
@@ -12,7 +12,7 @@ import pathlib
 import re
 import sys
 
-ORDER = ["base", "layout", "plan", "rules", "world", "tensor", "parallel", "checkpoint", "elastic", "tools"]
+ORDER = ["base", "layout", "plan", "rules", "world", "tensor", "prove", "parallel", "checkpoint", "elastic", "tools"]
 SIBLINGS = {"parallel", "checkpoint", "elastic"}  # know the layers below, not each other
 WITHOUT_TORCH = {"base", "layout", "plan"}
 ORDERED_ONLY = {"layout", "plan", "rules"}
@@ -21,8 +21,8 @@ PUBLIC = {
     "error": "base", "fixed_vector": "base",
     "boxes": "layout", "layout": "layout", "mesh": "layout", "placement": "layout",
     "tensor_type": "layout", "view": "layout",
-    "plan": "plan", "build": "tensor", "communication": "tensor", "redistribute": "tensor", "tensor": "tensor",
-    "collectives": "world", "in_process": "world", "ledger": "world", "rendezvous": "world", "world": "world",
+    "plan": "plan", "rule": "rules", "prove": "prove", "build": "tensor", "communication": "tensor", "redistribute": "tensor", "tensor": "tensor",
+    "collectives": "world", "in_process": "world", "ledger": "world", "lockstep": "world", "rendezvous": "world", "world": "world",
     "intarsia": "tools",
 }  # fmt: skip
 

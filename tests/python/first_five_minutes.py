@@ -1,9 +1,9 @@
 """What people try in their first five minutes with distributed tensors, each against plain torch.
 
-    python tests/python/first_five_minutes.py [-n RANKS]
+    python tests/python/first_five_minutes.py [-n RANKS | --lockstep RANKS]
 
-Every item runs on replicated, sharded, unevenly sharded and partial tensors over Gloo. Prints a line for each
-item with what does not hold, and how many hold on the last line.
+Every item runs on replicated, sharded, unevenly sharded and partial tensors, on processes over Gloo or in one
+process that hosts all ranks. Prints a line for each item with what does not hold, and how many hold on the last line.
 """
 
 import argparse
@@ -31,13 +31,16 @@ KINDS = {
     "Partial": (EVEN, ("P(sum)",)),
 }
 ITEMS = []
+IN_LOCKSTEP = {}  # by the name of an item that needs several processes: what stands for it
 
 
-def item(name):
-    """Adds a check, a function of a Case, under a name of the table."""
+def item(name, in_lockstep=None):
+    """Adds a check, a function of a Case, under a name of the table. `in_lockstep`: what it checks there instead."""
 
     def add(check):
         ITEMS.append((name, check))
+        if in_lockstep:
+            IN_LOCKSTEP[name] = in_lockstep
         return check
 
     return add
@@ -60,9 +63,9 @@ class Case:
         """The tensor in this case's layout. The parts of a partial one are unlike it."""
         if self.layout != "P(sum)":
             return it.distribute(tensor, self.layout)
-        rank, size = self.world.rank(), self.world.size()
-        part = 2 * tensor if rank == 0 else -tensor / (size - 1)
-        return it.from_local(part, "P(sum)", shape=tuple(tensor.shape))
+        hosted, size = self.world.hosted(), self.world.size()
+        parts = [2 * tensor if rank == 0 else -tensor / (size - 1) for rank in hosted]
+        return it.from_locals(parts, "P(sum)", shape=tuple(tensor.shape))
 
     def pair(self, dims=2, seed=0):
         """A plain leaf, and the same values distributed."""
@@ -121,14 +124,16 @@ def same_module(case, module, call, dims=3):
 # --- printing and copying ------------------------------------------------------------------
 
 
-@item("print and repr on one rank only")
+@item("print and repr on one rank only", in_lockstep="print and repr of all ranks' pieces")
 def _(case):
     plain, ours = case.pair()
     double, parameter = ours * 2, nn.Parameter(ours.detach())
-    if case.world.rank() == case.world.size() - 1:
+    if case.world.size() - 1 in case.world.hosted():
         with it.Budget(""):
             for tensor in (ours, double, parameter):
-                assert it.describe(tensor) in repr(tensor) and repr(it.local(tensor.detach())) in repr(tensor)
+                assert it.describe(tensor) in repr(tensor)
+                for rank, piece in zip(case.world.hosted(), it.locals(tensor.detach()), strict=True):
+                    assert repr(piece) in repr(tensor) and f"rank {rank} holds" in repr(tensor)
                 assert str(tensor) == repr(tensor) == f"{tensor}"
     is_close(2 * plain, double)
 
@@ -352,9 +357,26 @@ def _(case):
     it.check_plain_tensors()
 
 
-@item("plain tensors that differ between ranks are named")
+def differing_replicas_are_named(case, ours):
+    """In lockstep a plain tensor is one for all ranks; what may differ are pieces that should be equal."""
+    ranks, columns = case.world.hosted(), case.sizes[1]
+    other = it.from_locals([torch.full((columns,), float(rank)) for rank in ranks], "R")
+    for rank in ranks[1:]:
+        named = f"rank {rank} differs from rank 0"
+        alike = [torch.full((columns,), float(r == rank)) for r in ranks]
+        refuses(RuntimeError, named, lambda: it.assert_replicas(it.from_locals(alike, "R"), "mask"))
+    refuses(RuntimeError, f"'other', f32[{columns}]", lambda: it.assert_replicas(other, "other"))
+    product = it.redistribute(ours, "R") * other
+    refuses(RuntimeError, "rank 1 differs from rank 0", lambda: it.assert_replicas(product))
+    it.assert_replicas(it.redistribute(ours, "R"))
+    it.check_plain_tensors()
+
+
+@item("plain tensors that differ between ranks are named", in_lockstep="replicas that differ between ranks are named")
 def _(case):
     ours = case.pair()[1]
+    if case.world.in_lockstep():
+        return differing_replicas_are_named(case, ours)
     rank, size = case.world.rank(), case.world.size()
     other = torch.full((case.sizes[1],), float(rank))
     others = ",".join(str(r) for r in range(1, size))
@@ -461,7 +483,6 @@ def _(case):
 def as_rank(first):
     """Runs all items from one on; a line for each with the kinds of layout and what is wrong with them."""
     warnings.simplefilter("ignore")
-    it.init(timeout=WORLD_SECONDS)
     for number, (_, check) in list(enumerate(ITEMS))[first:]:
         for kind, (_, layouts) in KINDS.items():
             wrong = ""
@@ -477,12 +498,12 @@ def as_rank(first):
                 os._exit(5)  # the ranks may have left messages for each other
 
 
-def results_of(ranks):
+def results_of(processes, options):
     """What is wrong, by item and kind of layout; a process that ends early is started again behind the item."""
     found, first = {}, 0
     while first < len(ITEMS):
-        command = [sys.executable, __file__, "--as-rank", str(first)]
-        done = launch.run("plain", ranks, command, env={"OMP_NUM_THREADS": "1"}, timeout=240)
+        command = [sys.executable, __file__, *options, "--as-rank", str(first)]
+        done = launch.run("plain", processes, command, env={"OMP_NUM_THREADS": "1"}, timeout=240)
         seen = {}
         for line in done.stdout.splitlines():
             if line.startswith("result|"):
@@ -490,7 +511,7 @@ def results_of(ranks):
                 seen.setdefault((int(number), kind), []).append(wrong)
         reached = max((number for number, _ in seen), default=first)
         for key, wrong in seen.items():
-            found[key] = next((w for w in wrong if w), "" if len(wrong) == ranks else " not on all ranks")
+            found[key] = next((w for w in wrong if w), "" if len(wrong) == processes else " not on all ranks")
         if done.returncode:
             for kind in KINDS:
                 found.setdefault((reached, kind), f" did not run: exit code {done.returncode} {done.stderr[-600:]}")
@@ -498,11 +519,14 @@ def results_of(ranks):
     return found
 
 
-def main(ranks):
-    found = results_of(ranks)
+def main(ranks, in_lockstep):
+    found = results_of(1, ["--lockstep", str(ranks)]) if in_lockstep else results_of(ranks, [])
     for number, (name, _) in enumerate(ITEMS):
+        if in_lockstep and name in IN_LOCKSTEP:
+            print(f"for '{name}', which needs several processes, stands:")
+            name = IN_LOCKSTEP[name]
         marks = ", ".join(f"{kind} {'NO' if found.get((number, kind), '?') else 'yes'}" for kind in KINDS)
-        print(f"{ranks} ranks: {name:<50} {marks}")
+        print(f"{ranks} ranks{' in lockstep' if in_lockstep else ''}: {name:<50} {marks}")
         for kind in KINDS:
             if wrong := found.get((number, kind), " did not run"):
                 print(f"    {kind}:{wrong}")
@@ -515,11 +539,17 @@ def main(ranks):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("-n", type=int, default=2)
+    parser.add_argument("--lockstep", type=int)
     parser.add_argument("--as-rank", type=int)
     chosen = parser.parse_args()
     if chosen.as_rank is not None:
         import intarsia as it
 
-        as_rank(chosen.as_rank)
+        if chosen.lockstep:
+            with it.lockstep({"x": chosen.lockstep}):
+                as_rank(chosen.as_rank)
+        else:
+            it.init(timeout=WORLD_SECONDS)
+            as_rank(chosen.as_rank)
         os._exit(0)
-    sys.exit(main(chosen.n))
+    sys.exit(main(chosen.lockstep or chosen.n, bool(chosen.lockstep)))

@@ -80,7 +80,7 @@ def test_pickle_keeps_the_piece_and_its_place():
     torch.save({"t": t, "p": nn.Parameter(t)}, file)
     file.seek(0)
     assert torch.equal(it.full(torch.load(file)["p"]), it.full(t))
-    other = 1 - it.world().rank()
+    other = (1 - it.world().rank(),)
     kind, arguments = t.__reduce_ex__(2)
     refuses(ValueError, "full(tensor)", lambda: kind(*arguments[:4], other, *arguments[5:]))
 

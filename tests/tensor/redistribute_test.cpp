@@ -11,6 +11,7 @@
 #include "intarsia/collectives.h"
 #include "intarsia/error.h"
 #include "intarsia/in_process.h"
+#include "intarsia/lockstep.h"
 #include "layout/all_layouts.h"
 
 namespace intarsia {
@@ -43,19 +44,18 @@ struct Tally {
 
 void check_pairs(World& world, const Mesh& mesh, const at::Tensor& full,
                  const std::vector<Layout>& from, const std::vector<Layout>& to, Tally& tally) {
-  const auto at = mesh.coordinate_of(world.rank());
+  std::vector<Coordinate> here;
+  for (const std::int64_t rank : world.hosted()) {
+    if (const auto at = mesh.coordinate_of(rank)) here.push_back(*at);
+  }
   const std::vector<std::int64_t> shape = full.sizes().vec();
   for (const Layout& source : from) {
     for (const Layout& target : to) {
       const auto plan = make_plan(source, target);
       ASSERT_TRUE(plan);
       std::vector<at::Tensor> pieces;
-      if (at) pieces.push_back(term(full, source, *at));
+      for (const Coordinate& at : here) pieces.push_back(term(full, source, at));
       auto moved = redistribute_pieces(world, pieces, shape, *plan);
-      if (!at) {
-        ASSERT_TRUE(moved.empty());
-        continue;
-      }
       // What is partial afterwards is compared by its value.
       const auto reduce = make_plan(target, [&] {
         Layout open = target;
@@ -65,10 +65,13 @@ void check_pairs(World& world, const Mesh& mesh, const at::Tensor& full,
         return open;
       }());
       moved = redistribute_pieces(world, moved, shape, *reduce);
-      const at::Tensor expected = cut_piece(full, reduce->to, *at);
-      ASSERT_EQ(moved[0].sizes(), expected.sizes()) << plan->to_string();
-      ASSERT_TRUE(at::equal(moved[0], expected)) << plan->to_string() << "\n"
-                                                 << moved[0] << expected;
+      ASSERT_EQ(moved.size(), here.size());
+      for (std::size_t m = 0; m < here.size(); ++m) {
+        const at::Tensor expected = cut_piece(full, reduce->to, here[m]);
+        ASSERT_EQ(moved[m].sizes(), expected.sizes()) << plan->to_string();
+        ASSERT_TRUE(at::equal(moved[m], expected)) << plan->to_string() << "\n"
+                                                   << moved[m] << expected;
+      }
       ++tally.pairs;
     }
   }
@@ -86,6 +89,20 @@ TEST(Redistribute, AllPairsOfSmallLayouts) {
         check_pairs(world, mesh, full, layouts, layouts, tally);
       }
     });
+  }
+  std::cout << tally.pairs << " redistributions compared\n";
+}
+
+TEST(Redistribute, AllPairsInLockstep) {
+  const auto choices = testing::placements({"R", "S(0)", "S(1)", "SS(1,2)", "P(sum)"});
+  Tally tally;
+  for (const char* text : {"[a=3,b=2]", "[a=3:1,b=2:3]", "[a=4]+1", "[a=3]{2,0,1}"}) {
+    const Lockstep lockstep(text);
+    const auto layouts = testing::all_layouts(lockstep.mesh(), choices);
+    for (const auto& shape : {std::vector<std::int64_t>{5, 7}, {1, 3}}) {
+      const at::Tensor full = at::arange(c10::multiply_integers(shape), at::kLong).reshape(shape);
+      check_pairs(lockstep.world(), lockstep.mesh(), full, layouts, layouts, tally);
+    }
   }
   std::cout << tally.pairs << " redistributions compared\n";
 }

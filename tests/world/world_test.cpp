@@ -135,11 +135,11 @@ TEST(World, RefusalsNameTheValues) {
                            {"rank 5"});
   expect_error<ValueError>([&] { (void)world->along(Mesh::parse("[x=1]"), {"y"}); }, {"'y'", "x"});
   expect_error<UnsupportedError>([] { World::connect({.backend = "nccl"}); }, {"nccl"});
-  expect_error<UnsupportedError>(
+  expect_error<ValueError>(
       [] {
-        World::assemble({.hosted = {0, 1}, .size = 2});
+        World::assemble({.hosted = {0, 1}, .size = 3});
       },
-      {"2 ranks in one process", "run_in_process"});
+      {"one rank, none, or all", "2 of 3"});
   expect_error<ValueError>([] { World::assemble({.hosted = {3}, .size = 2}); },
                            {"rank 3", "size 2"});
   const BackendRequest none;

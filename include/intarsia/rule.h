@@ -1,19 +1,50 @@
-// Rules: what an op does on one mesh axis.
+// Rules: what an op does on one mesh axis. Ours are a table; users add rules for their own ops.
+//
+//     static const RuleHandle rule = add_rule({
+//         .name = "mylib::scaled_mm",
+//         .rows = [](const Question&) { return parse_rows({"S(0),R -> S(0)", "R,S(1) -> S(1)",
+//                                                          "S(1),S(0) -> P(sum)"}); },
+//         .sizes = [](const Question& q) { return Shapes{{q.in(0).sizes[0], q.in(1).sizes[1]}};
+//         }});
+//
+// `prove` (prove.h) runs a rule on many ranks and compares it with the whole op.
 #pragma once
 
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "intarsia/layout.h"
-#include "rules/choose.h"
 
 namespace intarsia {
+
+/// One way to do an op along one mesh axis: how its operands and results lie there. A shard S(d)
+/// stands for every way to cut d, also in blocks: an op that can be cut along an index can be cut
+/// anywhere.
+///
+/// Text form: `S(0),R -> S(0)`; P without a kind stands for P(sum) and P(avg), in which the op is
+/// linear: `P,R -> P`.
+struct Row {
+  std::vector<Placement> in;
+  std::vector<Placement> out;
+  /// The op is linear in the operands that are partial here: P stands for P(sum) and P(avg).
+  bool linear = false;
+
+  static Row parse(std::string_view text);
+  std::string to_string() const;
+  friend bool operator==(const Row&, const Row&) = default;
+};
+std::vector<Row> parse_rows(std::initializer_list<std::string_view> texts);
+
+using Shapes = std::vector<Shape>;
 
 /// A tensor among an op's arguments; those in lists count one by one, in order.
 struct Operand {
@@ -86,19 +117,43 @@ struct RuleOptions {
 };
 
 struct Rule {
-  std::string_view name;  ///< without namespace, overload, or the `_` of ops in place
+  /// The op, without overload or the `_` of ops in place: `mm` of ATen's, `mylib::op` of others.
+  std::string name;
   /// The ways to do it along one axis, besides replicated.
-  std::vector<Row> (*rows)(const Question&) = nullptr;
+  std::function<std::vector<Row>(const Question&)> rows;
   /// The sizes of each result; none where only the result itself can say them.
-  std::vector<Shape> (*sizes)(const Question&) = nullptr;
+  std::function<Shapes(const Question&)> sizes;
   RuleOptions options = {};
 };
 
-/// The rule of an op, by its name without namespace; null where there is none. Pointwise ops have
-/// one by ATen's tag.
-const Rule* find_rule(std::string_view name, bool tagged_pointwise);
+/// Keeps an added rule in force. THREADS: any.
+class [[nodiscard]] RuleHandle {
+ public:
+  explicit RuleHandle(std::shared_ptr<const Rule> rule) : rule_(std::move(rule)) {}
+  RuleHandle(RuleHandle&&) noexcept = default;
+  RuleHandle& operator=(RuleHandle&&) = delete;
+  ~RuleHandle() { remove(); }
+  const std::string& name() const { return rule_->name; }
+  /// Takes the rule away now: the op is again what it was before.
+  void remove();
 
-/// All rules with a row of their own in the table.
-std::span<const Rule> all_rules();
+ private:
+  std::shared_ptr<const Rule> rule_;
+};
+
+/// Adds a rule for an op, or one that is used instead of ours, the last added first. Every process
+/// of a job must add the same rules, before it uses the op. THREADS: any; ops that run meanwhile
+/// use one rule or the other.
+RuleHandle add_rule(Rule rule);
+
+/// The rule of an op, by its name as above; null where there is none. Pointwise ops of ATen have
+/// one by its tag.
+std::shared_ptr<const Rule> find_rule(std::string_view name, bool tagged_pointwise = false);
+
+/// All rules with a row of their own in the table, by name; not those that were added.
+std::vector<std::shared_ptr<const Rule>> all_rules();
+
+/// Changes whenever a rule is added or removed.
+std::uint32_t rules_generation();
 
 }  // namespace intarsia
