@@ -13,6 +13,7 @@
 #include "intarsia/mesh.h"           // IWYU pragma: export
 #include "intarsia/placement.h"      // IWYU pragma: export
 #include "intarsia/plan.h"           // IWYU pragma: export
+#include "intarsia/prove.h"          // IWYU pragma: export
 #include "intarsia/redistribute.h"   // IWYU pragma: export
 #include "intarsia/rendezvous.h"     // IWYU pragma: export
 #include "intarsia/rule.h"           // IWYU pragma: export

@@ -104,8 +104,8 @@ enum class LocalForm : std::uint8_t {
 struct RuleOptions {
   /// Result 0 has its dimensions in memory in the order of the operands', as ATen's pointwise ops.
   bool follows_strides = false;
-  /// The order in which result 0 has its dimensions in memory, where it is always the same; other
-  /// results follow it as far as they have these dimensions.
+  /// The order in which results have their dimensions in memory, where it is always the same, as
+  /// far as they have these dimensions; not for result 0 where that follows the operands.
   std::vector<std::int8_t> memory_order = {};
   LocalForm form = LocalForm::same;
   /// The op runs on pieces without elements too, and must: another operand is a term of the result.

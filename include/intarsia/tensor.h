@@ -76,14 +76,16 @@ at::Tensor local(const at::Tensor& tensor, const std::optional<Layout>& grad_lay
 std::vector<at::Tensor> locals(const at::Tensor& tensor,
                                const std::optional<Layout>& grad_layout = std::nullopt);
 
-/// The whole tensor on every rank, as a plain tensor; of a replicated one, sharing its memory.
+/// The whole tensor on every rank, as a plain tensor; of a replicated one, sharing its memory, but
+/// in lockstep, where one tensor stands for those of all ranks.
 /// Differentiable: its gradient is taken to be the same on all ranks unless `grad_layout` says
 /// otherwise. COLLECTIVE: all ranks of the mesh, unless it is replicated.
 at::Tensor full(const at::Tensor& tensor, const std::optional<Layout>& grad_layout = std::nullopt);
 
-/// The same values in another layout on the same mesh. Differentiable, any number of times: the
-/// gradient goes back to the layout that `tensor` had, where partial becomes R.
-/// COLLECTIVE: all ranks of the mesh, unless nothing has to move.
+/// The same values in another layout on the same mesh, in memory of their own; `tensor` itself
+/// where it lies so already. Differentiable, any number of times: the gradient goes back to the
+/// layout that `tensor` had, where partial becomes R. COLLECTIVE: all ranks of the mesh, unless
+/// nothing has to move.
 at::Tensor redistribute(const at::Tensor& tensor, const Layout& layout);
 
 /// Factories. Each rank makes its pieces; none but randperm builds the whole tensor. Random ones

@@ -139,7 +139,7 @@ Price price(const Row& row, std::span<const Candidate> operands, std::size_t axi
     // them terms would cost now and again later.
     if (row.linear && have.is_shard() && row.in[i].is_replicate() && n > 1) return {kNever, 0, 0};
     double move = cost(have, row.in[i], bytes[i], n, later);
-    if (operands[i].also) {
+    if (operands[i].also && move != kNever) {
       move = std::min(move, cost(operands[i].also->placement(axis), row.in[i], bytes[i], n, later));
     }
     sum += move;

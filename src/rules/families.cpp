@@ -86,6 +86,10 @@ Rows with_term(const Question& q, const Rows& product, std::size_t out_dims) {
   return rows;
 }
 
+bool is_real_or_complex(at::ScalarType type) {
+  return at::isFloatingType(type) || at::isComplexType(type);
+}
+
 /// In which operands, jointly, a pointwise op is linear.
 std::vector<std::vector<std::size_t>> linear_in(const Question& q) {
   std::string name(q.schema().name().substr(6));
@@ -94,6 +98,7 @@ std::vector<std::vector<std::size_t>> linear_in(const Question& q) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   const bool two = q.inputs() >= 2;
+  if (name == "copy" && !is_real_or_complex(q.in(0).dtype)) return {};  // it rounds each term
   if (is({"add", "sub"}) || (name == "lerp" && q.inputs() == 2) || name == "copy") {
     return two ? std::vector<std::vector<std::size_t>>{{0, 1}}
                : std::vector<std::vector<std::size_t>>{};
@@ -110,9 +115,8 @@ std::vector<std::vector<std::size_t>> linear_in(const Question& q) {
   if (is({"neg", "clone", "zero", "positive"})) return {{0}};
   if (name == "_to_copy") {
     const c10::IValue* dtype = q.arg("dtype");
-    const bool exact = dtype == nullptr || dtype->isNone() ||
-                       at::isFloatingType(dtype->toScalarType()) ||
-                       at::isComplexType(dtype->toScalarType());
+    const bool exact =
+        dtype == nullptr || dtype->isNone() || is_real_or_complex(dtype->toScalarType());
     if (exact) return {{0}};
     return {};
   }
@@ -302,7 +306,7 @@ Rows loss_over_all(const Question& q) {
   for (std::size_t d = 0; d < sizes.size(); ++d) {
     const int at = static_cast<int>(d);
     std::vector<int> in(q.inputs(), at);
-    if (backward && reduced) in[0] = -1;
+    if (backward && q.in(0).sizes != sizes) in[0] = -1;
     rows.push_back(split(in, {backward || !reduced ? at : -1}));
   }
   if (backward) rows.push_back(linear(q.inputs(), {0}));
@@ -310,7 +314,7 @@ Rows loss_over_all(const Question& q) {
 }
 
 Sizes loss_sizes(const Question& q) {
-  if (q.schema().name().find("_backward") != std::string::npos) return {q.in(1).sizes};
+  if (q.schema().name().find("_backward") != std::string::npos) return broadcast_sizes(q);
   return q.integer("reduction", 1) == 0 ? broadcast_sizes(q) : Sizes{Shape{}};
 }
 

@@ -95,7 +95,7 @@ Rows convolution_backward(const Question& q) {
     rows.push_back(split({1, -1, 0}, {-1, 0, 0}));  // channels out
     // Channels in; the gradient of the bias is whole there, and no rank's to skip.
     const bool no_bias = !q.arg("output_mask")->toBoolList().get(2);
-    if (no_bias) rows.push_back(split({-1, 1, 1}, {1, 1, 1}));
+    if (no_bias) rows.push_back(split({-1, 1, 1}, {1, 1, -1}, Placement::replicate()));
   }
   return rows;
 }

@@ -20,7 +20,7 @@ const std::vector<Rule>& lines() {
       {"_scaled_dot_product_flash_attention_for_cpu",
        attention,
        attention_sizes,
-       {.memory_order = {0, 2, 1, 3}}},
+       {.follows_strides = true, .memory_order = {0, 2, 1, 3}}},
       {"_scaled_dot_product_flash_attention_for_cpu_backward",
        attention_backward,
        attention_backward_sizes,

@@ -51,7 +51,12 @@ at::Tensor moved(const at::Tensor& t, const Layout& layout, const Reason& reason
   const BelowAutograd below;
   if (spec->layout == layout) return make_tensor(impl, spec, impl.pieces());
   const Plan plan = plan_between(reason.op, spec->layout, layout);
-  return make_tensor(impl, spec.with(layout), impl.state().move(spec, impl.pieces(), plan, reason));
+  Pieces pieces = impl.state().move(spec, impl.pieces(), plan, reason);
+  for (std::size_t m = 0; m < pieces.size(); ++m) {
+    // Writing to the result must not reach the tensor, wherever its pieces happened to stay.
+    if (pieces[m].is_alias_of(impl.pieces()[m])) pieces[m] = pieces[m].clone();
+  }
+  return make_tensor(impl, spec.with(layout), std::move(pieces));
 }
 
 /// A gradient in the layout that is asked for; a plain one counts as replicated.
@@ -100,8 +105,11 @@ struct Locals : torch::autograd::Function<Locals> {
     const BelowAutograd below;
     impl_of(t).expose();
     variable_list out;
-    for (const at::Tensor& piece : impl_of(t).pieces()) {
-      out.push_back(at::alias(piece));
+    const Pieces& pieces = impl_of(t).pieces();
+    for (const at::Tensor& piece : pieces) {
+      // One tensor for several ranks cannot share the memory of all of them.
+      const bool copied = where->one_for_all && pieces.size() > 1;
+      out.push_back(copied ? piece.clone() : at::alias(piece));
       if (where->one_for_all) break;
     }
     return out;

@@ -75,7 +75,8 @@ std::vector<Candidate> candidates(const Frame& f, const Decision& d, std::size_t
 /// The strides of a result as ATen would make them.
 Shape strides_of_result(const Frame& f, const Decision& d, const Rule& rule, const Shape& sizes,
                         std::size_t index) {
-  if (!rule.options.memory_order.empty()) {
+  const bool follows = rule.options.follows_strides && index == 0;
+  if (!rule.options.memory_order.empty() && !follows) {
     Shape like(sizes.size(), 0);
     std::int64_t rank = static_cast<std::int64_t>(sizes.size());
     for (const std::int8_t dim : rule.options.memory_order) {
@@ -84,7 +85,7 @@ Shape strides_of_result(const Frame& f, const Decision& d, const Rule& rule, con
     }
     return strides_in_order_of(sizes, like);
   }
-  if (!rule.options.follows_strides || index > 0) return contiguous_strides(sizes);
+  if (!follows) return contiguous_strides(sizes);
   const c10::IValue* format = f.argument("memory_format");
   if (format != nullptr && format->isInt()) {
     const auto wanted = static_cast<at::MemoryFormat>(format->toInt());
@@ -136,12 +137,29 @@ void check_out_sizes(const Frame& f, const Decision& d, const std::vector<Shape>
   }
 }
 
+/// Whether results of terms are terms of the result: not where whole numbers wrap around in one
+/// type and are then read in another, or where each term would be rounded.
+bool adds_up(const Question& q, const Decision& d, const Row& row) {
+  const auto is_whole = [](at::ScalarType type) {
+    return !at::isFloatingType(type) && !at::isComplexType(type);
+  };
+  const c10::IValue* dtype = q.arg("dtype");
+  if (dtype != nullptr && dtype->isInt() && is_whole(dtype->toScalarType())) return false;
+  for (std::size_t i = 0; i < row.in.size(); ++i) {
+    if (row.in[i].is_partial() && d.in[i] && d.in[i]->partial && is_whole(d.in[i]->dtype)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void decide_by_rule(const Frame& f, Decision& d) {
   const Rule& rule = *f.info.rule;
   const Question q(f.info.op.schema(), f.arguments(), rule_operands(d));
   const std::vector<Shape> sizes = rule.sizes(q);
   if (sizes.empty() && q.results() > 0) return replicate_all(f, d);
-  const std::vector<Row> rows = rule.rows(q);
+  std::vector<Row> rows = rule.rows(q);
+  std::erase_if(rows, [&](const Row& row) { return row.linear && !adds_up(q, d, row); });
   const auto operands = candidates(f, d, q.inputs());
   const std::size_t results = std::max<std::size_t>(q.results(), 1);
   const auto self = written_operand(f);

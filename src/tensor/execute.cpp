@@ -184,10 +184,21 @@ class Run {
         (d_.local_op ? *d_.local_op : f_.info.op).callBoxed(&stack);
       }
     }
+    if (f_.info.has_out && d_.local_call) take_outs(stack, m);
     local_results_.push_back(stack);
     results_.resize(std::max(results_.size(), stack.size()));
     for (std::size_t r = 0; r < stack.size(); ++r) {
       if (stack[r].isTensor()) results_[r].push_back(stack[r].toTensor());
+    }
+  }
+
+  /// What another op than the one that was called gave belongs into out=.
+  void take_outs(const Stack& stack, std::size_t m) {
+    for (std::size_t r = 0; r < d_.results.size(); ++r) {
+      const Result& result = d_.results[r];
+      if (result.kind == Result::Kind::written) {
+        pieces_[result.operand][m] = stack[r].toTensor();
+      }
     }
   }
 
@@ -209,7 +220,9 @@ class Run {
   void learn_dtypes(std::size_t m) {
     std::vector<Pieces> real = pieces_;
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
-      if (pieces_[i].empty() || pieces_[i][m].numel() > 0 || d_.in[i]->numel == 0) continue;
+      if (f_.tensors[i].is_out || pieces_[i].empty() || pieces_[i][m].numel() > 0 ||
+          d_.in[i]->numel == 0)
+        continue;
       std::vector<std::int64_t> sizes = pieces_[i][m].sizes().vec();
       for (std::int64_t& n : sizes) n = std::max<std::int64_t>(n, 1);
       pieces_[i][m] = at::zeros(sizes, pieces_[i][m].options());
@@ -297,15 +310,17 @@ class Run {
     Stack out;
     for (std::size_t r = 0; r < d_.results.size(); ++r) {
       const Result& result = d_.results[r];
-      if (result.kind == Result::Kind::written) {
+      const bool written = result.kind == Result::Kind::written;
+      if (written && !f_.tensors[result.operand].is_out) {
         out.emplace_back(pieces_[result.operand][m]);
         continue;
       }
-      const SpecData& spec = *result.specs[0];
+      const SpecData& spec = written ? *d_.in[result.operand] : *result.specs[0];
       const Shape sizes = local_shape(d_.out_layouts[r], spec.sizes, here_[m]);
       out.emplace_back(
           neutral_piece(sizes, d_.out_layouts[r],
                         at::TensorOptions(f_.lead->world().device()).dtype(spec.dtype)));
+      if (written) pieces_[result.operand][m] = out.back().toTensor();
     }
     return out;
   }

@@ -57,7 +57,7 @@ ArgumentKind kind_of(const c10::Argument& a) {
 }
 
 bool is_view(const c10::FunctionSchema& schema, std::string_view base) {
-  if (base == "_unsafe_view") return true;
+  if (base == "_unsafe_view") return !schema.arguments().back().is_out();
   if (schema.returns().empty() || schema.arguments().empty()) return false;
   const auto* result = schema.returns()[0].alias_info();
   const auto* self = schema.arguments()[0].alias_info();

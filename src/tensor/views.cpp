@@ -73,6 +73,22 @@ ViewLayouts renamed(const Layout& layout, const std::vector<int>& place) {
   return {from, Layout(mesh, placements, options)};
 }
 
+/// Views that change values keep terms only of reductions that they commute with: what is negated,
+/// or read as other numbers, is none of a maximum.
+Layout with_terms_kept(const Frame& f, Layout layout) {
+  const std::string& op = f.info.base_name;
+  const bool as_other_type = op == "view" && f.argument("dtype") != nullptr;
+  const bool linear = op == "_neg_view" || op == "view_as_real" || op == "view_as_complex";
+  if (!as_other_type && !linear) return layout;
+  for (std::size_t a = 0; a < layout.mesh().axes(); ++a) {
+    const Placement& p = layout.placement(a);
+    if (!p.is_partial()) continue;
+    const bool sums = p.reduction() == Reduction::sum || p.reduction() == Reduction::avg;
+    if (as_other_type || !sums) layout = layout.with(a, Placement::replicate());
+  }
+  return layout;
+}
+
 ViewLayouts by_view(const Layout& layout, const View& view) {
   const ViewedLayout viewed = view_layout(layout, view);
   if (viewed.layout) return {layout, *viewed.layout};
@@ -99,6 +115,7 @@ std::vector<int> without(std::size_t dims, const std::vector<int>& removed, bool
 
 ViewLayouts layouts_of(const Frame& f, const SpecData& spec, const Shape& out) {
   const std::string& op = f.info.base_name;
+  const Layout layout = with_terms_kept(f, spec.layout);
   const std::size_t dims = spec.sizes.size();
   const auto dim = [&](std::string_view name) {
     const c10::IValue* value = f.argument(name);
@@ -109,38 +126,35 @@ ViewLayouts layouts_of(const Frame& f, const SpecData& spec, const Shape& out) {
       op == "detach" || op == "alias" || op == "lift_fresh" || op == "_conj" || op == "_neg_view" ||
       op == "view_as_real" || op == "_conj_physical" ||
       (op == "view" && f.argument("dtype") != nullptr && out.size() == dims && out == spec.sizes);
-  if (same_dims) return renamed(spec.layout, keep_all(dims));
-  if (op == "t" && dims < 2) return renamed(spec.layout, keep_all(dims));
-  if (op == "t") return by_view(spec.layout, View::transpose(spec.sizes, 0, 1));
+  if (same_dims) return renamed(layout, keep_all(dims));
+  if (op == "t" && dims < 2) return renamed(layout, keep_all(dims));
+  if (op == "t") return by_view(layout, View::transpose(spec.sizes, 0, 1));
   if (op == "transpose")
-    return by_view(spec.layout, View::transpose(spec.sizes, dim("dim0"), dim("dim1")));
+    return by_view(layout, View::transpose(spec.sizes, dim("dim0"), dim("dim1")));
   if (op == "permute") {
     const auto order = f.argument("dims")->toIntVector();
-    return by_view(spec.layout, View::permute(spec.sizes, order));
+    return by_view(layout, View::permute(spec.sizes, order));
   }
   if (op == "expand")
-    return by_view(spec.layout, View::expand(spec.sizes, int_shape(*f.argument("size"))));
+    return by_view(layout, View::expand(spec.sizes, int_shape(*f.argument("size"))));
   if (op == "unsqueeze") {
-    return by_view(spec.layout, View::unsqueeze(spec.sizes, f.argument("dim")->toInt()));
+    return by_view(layout, View::unsqueeze(spec.sizes, f.argument("dim")->toInt()));
   }
   if (op == "squeeze" || op == "_unsafe_view" || op == "_reshape_alias" ||
       (op == "view" && f.argument("dtype") == nullptr)) {
-    return by_view(spec.layout, View::reshape(spec.sizes, out));
+    return by_view(layout, View::reshape(spec.sizes, out));
   }
-  if (op == "select" || op == "unbind")
-    return renamed(spec.layout, without(dims, {dim("dim")}, true));
+  if (op == "select" || op == "unbind") return renamed(layout, without(dims, {dim("dim")}, true));
   if (op == "slice" || op == "split" || op == "split_with_sizes") {
-    return renamed(spec.layout, out == spec.sizes && op == "slice"
-                                    ? keep_all(dims)
-                                    : without(dims, {dim("dim")}, false));
+    return renamed(layout, out == spec.sizes && op == "slice" ? keep_all(dims)
+                                                              : without(dims, {dim("dim")}, false));
   }
-  if (op == "unfold") return renamed(spec.layout, without(dims, {dim("dimension")}, false));
-  if (op == "diagonal")
-    return renamed(spec.layout, without(dims, {dim("dim1"), dim("dim2")}, true));
+  if (op == "unfold") return renamed(layout, without(dims, {dim("dimension")}, false));
+  if (op == "diagonal") return renamed(layout, without(dims, {dim("dim1"), dim("dim2")}, true));
   if (op == "view_as_complex")
-    return renamed(spec.layout, without(dims, {static_cast<int>(dims) - 1}, true));
+    return renamed(layout, without(dims, {static_cast<int>(dims) - 1}, true));
   // Any other view: the whole tensor.
-  return renamed(spec.layout, std::vector<int>(dims, -1));
+  return renamed(layout, std::vector<int>(dims, -1));
 }
 
 /// Ops whose arguments say sizes, and so differ from rank to rank: all of them are local views.

@@ -87,6 +87,25 @@ TEST(Lockstep, FullIsOneTensorForAll) {
   expect_whole(x.grad(), 2 * whole, "gradient");
 }
 
+TEST(Lockstep, WritingToTheFullTensorReachesNoRank) {
+  const Lockstep lockstep("[dp=3]");
+  const at::Tensor x =
+      distribute(values({5}, 4), Layout::replicated(lockstep.mesh()), lockstep.world());
+  full(x).zero_();
+  assert_replicas(x);
+  expect_whole(x, values({5}, 4), "untouched");
+}
+
+TEST(Lockstep, RedistributeGivesMemoryOfItsOwn) {
+  const Lockstep lockstep("[dp=2]");
+  const at::Tensor x =
+      distribute(values({4}, 4), Layout::replicated(lockstep.mesh()), lockstep.world());
+  for (const char* to : {"S(0)", "P(sum)"}) {
+    redistribute(x, parse(to, lockstep.mesh())).zero_();
+    expect_whole(x, values({4}, 4), to);
+  }
+}
+
 TEST(Lockstep, RegionsRunOncePerRank) {
   const Lockstep lockstep("[dp=2,tp=2]");
   World& world = lockstep.world();

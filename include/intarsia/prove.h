@@ -1,0 +1,79 @@
+// The prover: runs the rule of an op on many ranks and layouts, and compares it with the whole op.
+//
+//     const Proof proof = prove("aten::mm");
+//     if (!proof.holds()) std::cout << proof.to_string();
+//
+// A user's own op is proven with samples of its own, in text form:
+//
+//     prove_samples({"mylib::op(f64[6, 4], f64[4])", "mylib::op(f64[3, 1], f64[1], scale=2.0)"})
+//
+// An op that has no rule is run on whole tensors; what the prover then lists as missing are the
+// rows that a rule could have.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace intarsia {
+
+struct ProofOptions {
+  /// Sizes of the one axis on which all combinations of placements are tried.
+  std::vector<std::int64_t> ranks = {2, 3, 4};
+  /// The most combinations that are tried for each sample and size; of more, a sample of them.
+  std::size_t combinations = 256;
+  /// How many combinations are tried for each sample on each mesh of two and three axes.
+  std::size_t sampled = 12;
+  /// Gradients too.
+  bool backward = true;
+  /// Ops in place and with out=, where there are some.
+  bool variants = true;
+  /// Looks for rows that the rule could have.
+  bool missing = true;
+  /// At most so many samples of the op; 0: all.
+  std::size_t samples = 0;
+  std::uint64_t seed = 1;
+};
+
+/// A call whose result differs from that of the whole op.
+struct CounterExample {
+  /// `aten::mm(f64[2, 1], f64[1, 2]) with S(0); R on [a=2]`: the call, how its tensors lie, and on
+  /// what mesh. `prove_case` runs it again.
+  std::string call;
+  std::string difference;
+};
+
+/// A row that the table does not offer, though the op on the pieces gives the pieces of the result.
+struct MissingRow {
+  std::string row;     ///< `S(0),P -> P`
+  std::string sample;  ///< a call for which it holds
+};
+
+struct Proof {
+  std::string op;
+  std::size_t samples = 0;
+  std::size_t cases = 0;              ///< calls compared with the whole op
+  std::size_t gradients = 0;          ///< of which with gradients
+  std::vector<CounterExample> wrong;  ///< one for each way of being wrong, made as small as can be
+  std::vector<MissingRow> missing;
+
+  bool holds() const { return wrong.empty(); }
+  std::string to_string() const;
+};
+
+/// The ops that have samples, with overload: `aten::mm`, `aten::sum.dim_IntList`, ...
+std::vector<std::string> provable_ops();
+
+/// Proves one op, with all overloads that have samples if none is named: `mm`, `aten::sum`,
+/// `aten::sum.dim_IntList`. ValueError where there are no samples. Runs in this process, in
+/// lockstep.
+Proof prove(std::string_view op, const ProofOptions& options = {});
+
+/// Proves the rule of an op on given samples, all of the same op.
+Proof prove_samples(const std::vector<std::string>& samples, const ProofOptions& options = {});
+
+/// Runs one counter-example again: the difference, or nothing where there is none.
+std::string prove_case(std::string_view call, const ProofOptions& options = {});
+
+}  // namespace intarsia
