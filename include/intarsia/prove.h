@@ -34,6 +34,8 @@ struct ProofOptions {
   /// At most so many samples of the op; 0: all.
   std::size_t samples = 0;
   std::uint64_t seed = 1;
+  /// Looks no further after so many counter-examples: one rule can be wrong in a thousand calls.
+  std::size_t counter_examples = 5;
 };
 
 /// A call whose result differs from that of the whole op.

@@ -102,11 +102,16 @@ enum class LocalForm : std::uint8_t {
 
 /// What few rules need.
 struct RuleOptions {
-  /// Result 0 has its dimensions in memory in the order of the operands', as ATen's pointwise ops.
+  /// Results have their dimensions in memory in the order of the operands', as ATen's pointwise
+  /// ops; with `memory_order`, only result 0.
   bool follows_strides = false;
+  /// The overload whose results are contiguous all the same.
+  std::string_view contiguous_overload = {};
   /// The order in which results have their dimensions in memory, where it is always the same, as
   /// far as they have these dimensions; not for result 0 where that follows the operands.
   std::vector<std::int8_t> memory_order = {};
+  /// Results are channels last where all operands of as many dimensions are, or the first one is.
+  enum class Format : std::uint8_t { contiguous, of_first, of_all } format = Format::contiguous;
   LocalForm form = LocalForm::same;
   /// The op runs on pieces without elements too, and must: another operand is a term of the result.
   bool runs_empty = false;

@@ -48,6 +48,8 @@ void bind_plan(py::module_& m);
 void bind_world(py::module_& m);
 void bind_tensor(py::module_& m);
 void bind_communication(py::module_& m);
+void bind_rule(py::module_& m);
+void bind_prove(py::module_& m);
 
 template <class T>
 py::tuple to_tuple(const T& values) {

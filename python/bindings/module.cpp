@@ -47,4 +47,6 @@ PYBIND11_MODULE(_C, m) {
   intarsia::bind_world(m);
   intarsia::bind_tensor(m);
   intarsia::bind_communication(m);
+  intarsia::bind_rule(m);
+  intarsia::bind_prove(m);
 }

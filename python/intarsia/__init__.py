@@ -7,13 +7,17 @@ from ._C import (
     DType,
     Boxes,
     Communication,
+    CounterExample,
     Launcher,
     Layout,
     Mesh,
+    MissingRow,
     ModuleScope,
     Placement,
     PlainTensors,
     Plan,
+    Proof,
+    Question,
     Range,
     Reduction,
     Rendezvous,
@@ -30,6 +34,7 @@ from ._C import (
     lengths_along,
     lockstep_world,
     order_of_strided,
+    provable_ops,
     read_rendezvous,
     show,
     world_of,
@@ -50,6 +55,7 @@ from ._communication import (
 )
 from ._dtensor import from_dtensor, to_dtensor
 from ._parallelize import parallelize
+from ._prove import Rule, add_rule, prove, prove_case
 from ._tensor import (
     arange,
     boxes,

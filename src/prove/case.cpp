@@ -63,10 +63,14 @@ Tensors terms_of(const at::Tensor& whole, const Placement& how, std::int64_t n,
   switch (kind) {
     case Reduction::sum:
     case Reduction::avg: {
-      at::Tensor rest = how.reduction() == Reduction::avg ? whole * n : whole.clone();
+      // An average of n terms n times as large, also where it is taken axis by axis.
+      const std::int64_t scale = kind == Reduction::avg ? n : 1;
+      at::Tensor rest = whole * scale;
+      // Halves have no bits for noise; twice the value, less the value, is exact in any order.
+      const bool halves = whole.is_floating_point() && whole.element_size() <= 2;
       for (std::int64_t i = 0; i + 1 < n; ++i) {
-        terms.push_back(random(i));
-        rest = rest - terms.back();
+        terms.push_back(halves ? rest * (i == 0 ? 2 : 0) : random(i) * scale);
+        if (!halves || i == 0) rest = rest - terms.back();
       }
       terms.push_back(rest);
       break;
@@ -120,16 +124,17 @@ std::vector<Coordinate> coordinates(const Mesh& mesh) {
   return out;
 }
 
-at::Tensor distributed(const at::Tensor& whole, const Layout& layout, World& world,
-                       std::uint64_t seed) {
+at::Tensor distributed(const Reference& ref, std::size_t input, const Layout& layout,
+                       World& world) {
   register_kernels();
+  const at::Tensor& whole = ref.inputs[input];
   const Shape sizes = to_shape(whole.sizes());
   const Shape strides = whole.is_contiguous()
                             ? contiguous_strides(sizes)
                             : strides_in_order_of(sizes, to_shape(whole.strides()));
   const Spec spec(layout, sizes, strides, 0, whole.scalar_type());
   Pieces pieces;
-  for (const at::Tensor& p : made_pieces(whole, layout, seed)) pieces.push_back(in_order(p, *spec));
+  for (const at::Tensor& p : ref.pieces(input, layout)) pieces.push_back(in_order(p, *spec));
   return make_tensor(world.shared_from_this(), TensorState::of(world), spec, std::move(pieces));
 }
 
@@ -164,7 +169,18 @@ bool close(const at::Tensor& a, const at::Tensor& b, double t) {
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
   if (a.numel() == 0) return true;
   if (!a.is_floating_point() && !a.is_complex()) return at::equal(a, b);
-  return at::allclose(a, b, t, t, /*equal_nan=*/true);
+  // Many small tensors: allclose would take longer than the ops that it compares.
+  const auto numbers = [](const at::Tensor& x) {
+    const at::Tensor real = x.is_complex() ? at::view_as_real(x.resolve_conj()) : x;
+    return real.resolve_neg().to(at::kDouble).contiguous();
+  };
+  const at::Tensor x = numbers(a);
+  const at::Tensor y = numbers(b);
+  const double* p = x.const_data_ptr<double>();
+  const double* q = y.const_data_ptr<double>();
+  return std::equal(p, p + x.numel(), q, [t](double u, double v) {
+    return u == v || (std::isnan(u) && std::isnan(v)) || std::abs(u - v) <= t + t * std::abs(v);
+  });
 }
 
 std::string values_text(const at::Tensor& t) {
@@ -367,6 +383,37 @@ Case Case::parse(std::string_view text) {
   return c;
 }
 
+std::vector<Row> rows_of(const Sample& sample, const Stack& arguments) {
+  const OpInfo info(sample.op);
+  if (!info.rule) return {};
+  std::vector<Operand> operands;
+  std::vector<std::size_t> given;
+  const auto add = [&](const c10::IValue& value) {
+    if (value.isTensor()) {
+      given.push_back(operands.size());
+      const at::Tensor& t = value.toTensor();
+      operands.push_back({to_shape(t.sizes()), t.scalar_type(), true});
+    } else {
+      operands.emplace_back();
+    }
+  };
+  for (std::size_t i = 0; i < info.arguments.size(); ++i) {
+    if (info.arguments[i].kind == ArgumentKind::tensor) {
+      add(arguments[i]);
+    } else if (info.arguments[i].kind == ArgumentKind::tensor_list && arguments[i].isList()) {
+      for (const c10::IValue& element : arguments[i].toListRef()) add(element);
+    }
+  }
+  const Question question(sample.op.schema(), arguments, operands);
+  std::vector<Row> rows = info.rule->rows(question);
+  for (Row& row : rows) {
+    std::vector<Placement> in;
+    for (const std::size_t i : given) in.push_back(row.in[i]);
+    row.in = std::move(in);
+  }
+  return rows;
+}
+
 std::vector<at::Tensor> made_pieces(const at::Tensor& whole, const Layout& layout,
                                     std::uint64_t seed) {
   const Mesh& mesh = layout.mesh();
@@ -447,6 +494,15 @@ std::optional<c10::OperatorHandle> variant_of(const c10::OperatorHandle& op, Var
   return std::nullopt;
 }
 
+const std::vector<at::Tensor>& Reference::pieces(std::size_t input, const Layout& layout) const {
+  std::pair key(input, layout.to_string());
+  const auto known = pieces_.find(key);
+  if (known != pieces_.end()) return known->second;
+  auto made =
+      made_pieces(inputs[input], layout, hash_mix(hash_mix(seed, input), hash_text(key.second)));
+  return pieces_.emplace(std::move(key), std::move(made)).first->second;
+}
+
 // ---- Bench -----------------------------------------------------------------------------------
 
 World& Bench::world(const Mesh& mesh) {
@@ -461,8 +517,9 @@ const Reference* Bench::reference(const Sample& sample, bool backward, std::uint
   if (known != references_.end()) return known->second.get();
   auto made = std::make_unique<Reference>();
   Reference& r = *made;
+  r.seed = hash_mix(seed_, draw);
   try {
-    r.arguments = sample.values(hash_mix(seed_, draw));
+    r.arguments = sample.values(r.seed);
     r.inputs = tensors_in(r.arguments);
     Tensors leaves;
     const auto call = [&](bool with_gradients) {
@@ -490,6 +547,9 @@ const Reference* Bench::reference(const Sample& sample, bool backward, std::uint
       }
       try {
         if (r.has_gradients) r.gradients = gradients_of(r.results, leaves, r.result_gradients);
+        for (at::Tensor& g : r.gradients) {
+          if (g.defined() && g._is_zerotensor()) g = at::zeros(g.sizes(), g.options());
+        }
       } catch (const std::exception&) {
         r.has_gradients = false;  // not differentiable, or not twice
       }
@@ -505,11 +565,11 @@ const Reference* Bench::reference(const Sample& sample, bool backward, std::uint
 
 namespace {
 
-Outcome run_functional(const Case& c, const Reference& ref, World& world, std::uint64_t seed) {
+Outcome run_functional(const Case& c, const Reference& ref, World& world) {
   Outcome o;
   Tensors inputs;
   for (std::size_t i = 0; i < ref.inputs.size(); ++i) {
-    at::Tensor t = distributed(ref.inputs[i], c.layouts[i], world, hash_mix(seed, i));
+    at::Tensor t = distributed(ref, i, c.layouts[i], world);
     if (ref.has_gradients && is_differentiable(t)) t.requires_grad_(true);
     inputs.push_back(std::move(t));
   }
@@ -557,7 +617,7 @@ Layout layout_for_out(const Layout& like, const at::Tensor& t) {
              : Layout::replicated(like.mesh());
 }
 
-Outcome run_variant(const Case& c, const Reference& ref, World& world, std::uint64_t seed) {
+Outcome run_variant(const Case& c, const Reference& ref, World& world) {
   Outcome o;
   const at::NoGradGuard no_grad;
   const auto op = variant_of(c.sample.op, c.variant);
@@ -568,7 +628,7 @@ Outcome run_variant(const Case& c, const Reference& ref, World& world, std::uint
   Tensors inputs;
   for (std::size_t i = 0; i < ref.inputs.size(); ++i) {
     plain.push_back(ref.inputs[i].clone());
-    inputs.push_back(distributed(ref.inputs[i], c.layouts[i], world, hash_mix(seed, i)));
+    inputs.push_back(distributed(ref, i, c.layouts[i], world).clone());
   }
   Stack want = with_tensors(ref.arguments, plain);
   Stack got = with_tensors(ref.arguments, inputs);
@@ -611,9 +671,8 @@ Outcome Bench::run(const Case& c, bool backward) {
   const Reference* ref = reference(c.sample, backward && functional);
   if (ref == nullptr) return {};
   try {
-    const std::uint64_t seed = hash_mix(seed_, hash_text(c.to_string()));
-    return functional ? run_functional(c, *ref, world(c.mesh()), seed)
-                      : run_variant(c, *ref, world(c.mesh()), seed);
+    return functional ? run_functional(c, *ref, world(c.mesh()))
+                      : run_variant(c, *ref, world(c.mesh()));
   } catch (const std::exception& e) {
     Outcome o;
     o.difference = concat("throws: ", first_line(e));
@@ -627,15 +686,13 @@ std::optional<std::vector<Placement>> Bench::legal(const Case& c, std::uint64_t 
   const at::NoGradGuard no_grad;
   const Mesh& mesh = c.mesh();
   const std::int64_t n = mesh.size();
-  std::vector<Tensors> pieces;  // by input
-  for (std::size_t i = 0; i < ref->inputs.size(); ++i) {
-    pieces.push_back(made_pieces(ref->inputs[i], c.layouts[i], hash_mix(draw, i)));
-  }
   std::vector<Tensors> results;  // by rank
   try {
     for (std::int64_t rank = 0; rank < n; ++rank) {
       Tensors mine;
-      for (const Tensors& p : pieces) mine.push_back(p[static_cast<std::size_t>(rank)]);
+      for (std::size_t i = 0; i < ref->inputs.size(); ++i) {
+        mine.push_back(ref->pieces(i, c.layouts[i])[static_cast<std::size_t>(rank)]);
+      }
       Stack stack = with_tensors(ref->arguments, mine);
       c.sample.op.callBoxed(&stack);
       results.push_back(tensors_in(stack));

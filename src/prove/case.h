@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "intarsia/layout.h"
+#include "intarsia/rule.h"
 #include "intarsia/world.h"
 #include "prove/sample.h"
 
@@ -39,6 +40,13 @@ struct Reference {
   std::vector<at::Tensor> result_gradients;
   std::vector<at::Tensor> gradients;  ///< one per input; undefined where there is none
   bool has_gradients = false;
+  std::uint64_t seed = 0;
+
+  /// The pieces of an input for all ranks, made once for each layout.
+  const std::vector<at::Tensor>& pieces(std::size_t input, const Layout& layout) const;
+
+ private:
+  mutable std::map<std::pair<std::size_t, std::string>, std::vector<at::Tensor>> pieces_;
 };
 
 /// What came out of a case.
@@ -67,6 +75,10 @@ class Bench {
   std::map<std::int64_t, std::shared_ptr<World>> worlds_;  // by number of ranks
   std::map<std::string, std::unique_ptr<Reference>> references_;
 };
+
+/// The rows of the rule that holds for the op now, for this call: with the placements of the
+/// tensors that it has, without those that it could have. None where the op has no rule.
+std::vector<Row> rows_of(const Sample& sample, const torch::jit::Stack& arguments);
 
 /// The pieces of `whole` for all ranks of the mesh. Terms of partial values differ on all ranks,
 /// are of mixed sign and combine to the value.

@@ -76,7 +76,8 @@ std::optional<std::vector<std::size_t>> Question::dims(std::string_view name) co
     add(value->toInt());
   } else {
     for (const std::int64_t d : value->toIntVector()) add(d);
-    if (out.empty()) return std::nullopt;
+    // No dimensions mean all, but for all.dims and any.dims.
+    if (out.empty() && !schema_.overload_name().starts_with("dims")) return std::nullopt;
   }
   return out;
 }

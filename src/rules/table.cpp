@@ -5,12 +5,16 @@
 
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "rules/added.h"
 #include "rules/families.h"
 
 namespace intarsia {
 namespace {
 
 using namespace rules;
+
+constexpr auto kOfFirst = RuleOptions::Format::of_first;
+constexpr auto kOfAll = RuleOptions::Format::of_all;
 
 const std::vector<Rule>& lines() {
   // Sorted by name.
@@ -38,10 +42,10 @@ const std::vector<Rule>& lines() {
       {"argmin", reduce_whole, reduced_sizes},
       {"baddbmm", baddbmm, matmul_sizes, {.runs_empty = true}},
       {"bmm", bmm, matmul_sizes},
-      {"cat", cat, cat_sizes},
+      {"cat", cat, cat_sizes, {.format = kOfAll}},
       {"clone", pointwise, broadcast_sizes, {.follows_strides = true}},
       {"constant_pad_nd", pad, pad_sizes},
-      {"convolution", convolution, convolution_sizes},
+      {"convolution", convolution, convolution_sizes, {.format = kOfFirst}},
       {"convolution_backward", convolution_backward, convolution_backward_sizes},
       {"copy", pointwise, broadcast_sizes, {.follows_strides = true}},
       {"cumprod", along, along_sizes},
@@ -51,6 +55,10 @@ const std::vector<Rule>& lines() {
       {"embedding_dense_backward", embedding_backward, embedding_backward_sizes},
       {"fill", pointwise, sizes_of_first, {.follows_strides = true}},
       {"flip", flip, sizes_of_first},
+      {"float_power",
+       pointwise,
+       broadcast_sizes,
+       {.follows_strides = true, .contiguous_overload = "Scalar"}},
       {"gather", gather, gather_sizes},
       {"huber_loss", loss_over_all, loss_sizes, {.form = LocalForm::mean_from_sum}},
       {"huber_loss_backward", loss_over_all, loss_sizes, {.form = LocalForm::mean_from_sum}},
@@ -58,9 +66,9 @@ const std::vector<Rule>& lines() {
       {"index_select", index_select, index_select_sizes},
       {"linalg_vector_norm", vector_norm, reduced_sizes, {.fixed = {"ord"}}},
       {"logsumexp", reduce_whole, reduced_sizes},
-      {"masked_fill", pointwise, broadcast_sizes, {.follows_strides = true}},
+      {"masked_fill", pointwise, broadcast_sizes},
       {"max", extremum, reduced_sizes},
-      {"max_pool2d_with_indices", max_pool2d, max_pool2d_sizes},
+      {"max_pool2d_with_indices", max_pool2d, max_pool2d_sizes, {.format = kOfFirst}},
       {"max_pool2d_with_indices_backward", max_pool2d_backward, second_sizes},
       {"mean", sum, reduced_sizes, {.form = LocalForm::mean_from_sum}},
       {"min", extremum, reduced_sizes},
@@ -68,10 +76,15 @@ const std::vector<Rule>& lines() {
       {"mse_loss", loss_over_all, loss_sizes, {.form = LocalForm::mean_from_sum}},
       {"mse_loss_backward", loss_over_all, loss_sizes, {.form = LocalForm::mean_from_sum}},
       {"mv", mv, matmul_sizes},
+      {"mvlgamma", pointwise, broadcast_sizes},
       {"native_layer_norm", layer_norm, layer_norm_sizes},
       {"native_layer_norm_backward", layer_norm_backward, layer_norm_backward_sizes},
       {"nll_loss_backward", nll_loss_backward, second_sizes},
       {"nll_loss_forward", nll_loss, nll_loss_sizes, {.form = LocalForm::loss_from_sum}},
+      {"pow",
+       pointwise,
+       broadcast_sizes,
+       {.follows_strides = true, .contiguous_overload = "Scalar"}},
       {"prod", product, reduced_sizes},
       {"scatter", scatter, sizes_of_first},
       {"scatter_add", scatter, sizes_of_first},
@@ -115,6 +128,11 @@ struct Added {
   std::mutex mutex;
   std::vector<RulePtr> rules;
   std::atomic<std::uint32_t> generation = 0;
+  std::atomic<void (*)(const std::string&)> listener = nullptr;
+
+  void tell(const std::string& name) const {
+    if (auto* call = listener.load()) call(name);
+  }
 
   static Added& instance() {
     static auto* const added = new Added;
@@ -133,18 +151,36 @@ RuleHandle add_rule(Rule rule) {
   }
   auto kept = std::make_shared<const Rule>(std::move(rule));
   Added& added = Added::instance();
-  const std::scoped_lock lock(added.mutex);
-  added.rules.push_back(kept);
-  ++added.generation;
+  {
+    const std::scoped_lock lock(added.mutex);
+    added.rules.push_back(kept);
+    ++added.generation;
+  }
+  added.tell(kept->name);
   return RuleHandle(std::move(kept));
 }
 
 void RuleHandle::remove() {
   if (!rule_) return;
   Added& added = Added::instance();
-  const std::scoped_lock lock(added.mutex);
-  std::erase(added.rules, std::exchange(rule_, nullptr));
-  ++added.generation;
+  const auto removed = std::exchange(rule_, nullptr);
+  {
+    const std::scoped_lock lock(added.mutex);
+    std::erase(added.rules, removed);
+    ++added.generation;
+  }
+  added.tell(removed->name);
+}
+
+void listen_to_rules(void (*listener)(const std::string& name)) {
+  Added& added = Added::instance();
+  added.listener = listener;
+  std::vector<RulePtr> before;
+  {
+    const std::scoped_lock lock(added.mutex);
+    before = added.rules;
+  }
+  for (const RulePtr& rule : before) listener(rule->name);
 }
 
 std::uint32_t rules_generation() {

@@ -101,7 +101,7 @@ void compare_hosted(const at::Tensor& tensor, std::string_view name) {
 std::uint64_t content_hash(const at::Tensor& t) {
   const std::uint64_t h = hash_kind(t);
   if (t.layout() != at::kStrided || !t.device().is_cpu() || t.numel() == 0 || t.is_conj() ||
-      t.is_neg())
+      t.is_neg() || t._is_zerotensor())
     return h;
   if (static_cast<std::int64_t>(t.nbytes()) <= kWhole) return hash_bytes(h, t.contiguous());
   // Every n-th index of the longest dimension, so that about 64 KiB are read.

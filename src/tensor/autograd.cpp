@@ -162,11 +162,14 @@ struct FromLocals : torch::autograd::Function<FromLocals> {
 struct Distribute : torch::autograd::Function<Distribute> {
   static at::Tensor forward(AutogradContext*, const at::Tensor& whole, const WherePtr& where) {
     const BelowAutograd below;
+    // Autograd's zero tensors have no memory.
+    const at::Tensor real =
+        whole._is_zerotensor() ? at::zeros(whole.sizes(), whole.options()) : whole;
     Pieces pieces;
     for (const Coordinate& at : hosted_coordinates(*where->world, where->spec->layout.mesh())) {
-      const at::Tensor piece = cut_piece(whole, where->spec->layout, at);
+      const at::Tensor piece = cut_piece(real, where->spec->layout, at);
       // Its own memory: a piece must neither keep the whole alive nor be written with it.
-      pieces.push_back(in_order(piece.is_alias_of(whole) ? piece.clone() : piece, *where->spec));
+      pieces.push_back(in_order(piece.is_alias_of(real) ? piece.clone() : piece, *where->spec));
     }
     return make_tensor(where->world, TensorState::of(*where->world), where->spec,
                        std::move(pieces));
@@ -200,9 +203,10 @@ Shape even_sizes(std::string_view where, const at::Tensor& piece, const Layout& 
 
 void attach_leaf_hook(const at::Tensor& tensor) {
   DistributedImpl& impl = impl_of(tensor);
-  // Without grad mode nothing becomes part of a graph, and views made there look like leaves.
-  if (impl.hooked || !at::GradMode::is_enabled()) return;
-  if (!tensor.requires_grad() || !tensor.is_leaf()) return;
+  if (impl.hooked || !tensor.requires_grad() || !tensor.is_leaf()) return;
+  // Views made without grad mode look like leaves. Other leaves count there too: that is where
+  // autograd functions of users have their forward.
+  if (!at::GradMode::is_enabled() && tensor.is_view()) return;
   impl.hooked = true;
   // The leaf outlives its hook, and may be laid out anew: so ask it each time.
   tensor.register_hook([leaf = &impl](const at::Tensor& grad) -> at::Tensor {

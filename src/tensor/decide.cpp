@@ -72,10 +72,32 @@ std::vector<Candidate> candidates(const Frame& f, const Decision& d, std::size_t
   return out;
 }
 
+/// Whether ATen would guess from its strides that a tensor is channels last.
+bool is_channels_last(const SpecData& spec) {
+  const at::IntArrayRef sizes = to_ref(spec.sizes);
+  const at::IntArrayRef strides = to_ref(spec.strides);
+  return sizes.size() == 4 ? c10::is_channels_last_strides_2d(sizes, strides)
+                           : sizes.size() == 5 && c10::is_channels_last_strides_3d(sizes, strides);
+}
+
+/// Strides in the memory format that the operands have.
+Shape strides_in_format(const Decision& d, const Shape& sizes, RuleOptions::Format format) {
+  bool last = d.in[0] && is_channels_last(*d.in[0]);
+  if (format == RuleOptions::Format::of_all) {
+    for (const Spec& s : d.in) last &= !s || is_channels_last(*s);
+  }
+  if (last && sizes.size() == 4) return to_shape(c10::get_channels_last_strides_2d(to_ref(sizes)));
+  if (last && sizes.size() == 5) return to_shape(c10::get_channels_last_strides_3d(to_ref(sizes)));
+  return contiguous_strides(sizes);
+}
+
 /// The strides of a result as ATen would make them.
 Shape strides_of_result(const Frame& f, const Decision& d, const Rule& rule, const Shape& sizes,
                         std::size_t index) {
-  const bool follows = rule.options.follows_strides && index == 0;
+  const bool follows = rule.options.follows_strides &&
+                       (index == 0 || rule.options.memory_order.empty()) &&
+                       (rule.options.contiguous_overload.empty() ||
+                        f.info.op.schema().overload_name() != rule.options.contiguous_overload);
   if (!rule.options.memory_order.empty() && !follows) {
     Shape like(sizes.size(), 0);
     std::int64_t rank = static_cast<std::int64_t>(sizes.size());
@@ -84,6 +106,9 @@ Shape strides_of_result(const Frame& f, const Decision& d, const Rule& rule, con
         like[static_cast<std::size_t>(dim)] = rank--;
     }
     return strides_in_order_of(sizes, like);
+  }
+  if (rule.options.format != RuleOptions::Format::contiguous) {
+    return strides_in_format(d, sizes, rule.options.format);
   }
   if (!follows) return contiguous_strides(sizes);
   const c10::IValue* format = f.argument("memory_format");

@@ -3,12 +3,15 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/AutogradState.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
 
 #include <map>
 #include <mutex>
 
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "rules/added.h"
 #include "tensor/autograd.h"
 #include "tensor/decide.h"
 #include "tensor/deferred.h"
@@ -203,8 +206,48 @@ void register_all() {
         name, kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<OpKernel>()),
         std::nullopt, nullptr, "Intarsia"));
   }
+  // Ops without a formula of autograd, such as users' own, do what they do on plain tensors: a
+  // gradient through them warns.
+  static auto* const autograd = new torch::Library(
+      torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
+  autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
   kept->push_back(dispatcher.registerFallback(
       kKey, c10::KernelFunction::makeFromBoxedFunction<&run_any>(), "Intarsia"));
+}
+
+/// For an op of others whose kernel is for all devices, and would run on distributed tensors: ours
+/// comes first, where the op has a rule.
+class RuledKernel final : public c10::OperatorKernel {
+ public:
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    const OpInfo& info = slot_.of(op);
+    if (info.rule == nullptr) {
+      op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
+    } else {
+      translating([&] { run(info, *stack); });
+    }
+  }
+
+ private:
+  InfoSlot slot_;
+};
+
+void follow_rule(const std::string& name) {
+  if (name.find("::") == std::string::npos) return;
+  static auto* const mutex = new std::mutex;
+  static auto* const kept = new std::map<std::string, c10::RegistrationHandleRAII>;
+  const std::scoped_lock lock(*mutex);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& op : dispatcher.getAllOpNames()) {
+    if ((op.name != name && op.name != name + '_') || kept->contains(c10::toString(op))) continue;
+    const auto handle = dispatcher.findOp(op);
+    if (!handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) continue;
+    kept->emplace(
+        c10::toString(op),
+        dispatcher.registerImpl(
+            op, kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<RuledKernel>()),
+            std::nullopt, nullptr, "Intarsia"));
+  }
 }
 
 }  // namespace
@@ -215,6 +258,7 @@ void register_kernels() {
     register_all();
     register_formulas();
     register_deferred();
+    listen_to_rules(follow_rule);
   });
 }
 

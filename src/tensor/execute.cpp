@@ -389,9 +389,10 @@ class Run {
       spec = spec.with(local[0].scalar_type());
       for (std::size_t m = 0; m < members_; ++m) {
         const Shape want = local_shape(spec->layout, spec->sizes, here_[m]);
-        TORCH_INTERNAL_ASSERT(local[m].sizes() == to_ref(want), f_.info.name, " gave a piece of (",
-                              local[m].sizes(), ") where ", spec.to_string(), " has (",
-                              to_ref(want), "): ", f_.operands_text());
+        if (local[m].sizes() == to_ref(want)) continue;
+        f_.refuse(concat("its rule is wrong: it gave a piece of (", join(local[m].sizes()),
+                         ") where ", spec, " has (", join(want), ")"),
+                  concat("`intarsia ops check ", f_.info.base_name, "` shows where else it fails"));
       }
     }
     Pieces pieces;

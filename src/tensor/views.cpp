@@ -127,7 +127,8 @@ ViewLayouts layouts_of(const Frame& f, const SpecData& spec, const Shape& out) {
       op == "view_as_real" || op == "_conj_physical" ||
       (op == "view" && f.argument("dtype") != nullptr && out.size() == dims && out == spec.sizes);
   if (same_dims) return renamed(layout, keep_all(dims));
-  if (op == "t" && dims < 2) return renamed(layout, keep_all(dims));
+  if ((op == "t" && dims < 2) || (op == "transpose" && dims == 0))
+    return renamed(layout, keep_all(dims));
   if (op == "t") return by_view(layout, View::transpose(spec.sizes, 0, 1));
   if (op == "transpose")
     return by_view(layout, View::transpose(spec.sizes, dim("dim0"), dim("dim1")));

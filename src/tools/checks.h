@@ -19,9 +19,6 @@ struct TorchFindings {
   bool locks_memory = false;
 };
 
-/// Where `intarsia-probe` may be: beside this program, or where it is installed.
-std::vector<std::filesystem::path> probe_places();
-
 /// Runs the first probe that exists, for at most 30 s.
 TorchFindings check_torch(const std::vector<std::filesystem::path>& places);
 

@@ -4,13 +4,14 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/checks.h"
+#include "tools/companion.h"
 
 namespace intarsia::tools {
 namespace {
 
 std::vector<Check> all_checks() {
   const Environment environment = process_environment();
-  TorchFindings torch = check_torch(probe_places());
+  TorchFindings torch = check_torch(companion_places("intarsia-probe"));
   std::vector<Check> checks = std::move(torch.checks);
   checks.push_back(check_network(environment));
   checks.push_back(check_rendezvous(environment));

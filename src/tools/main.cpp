@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "tools/doctor.h"
+#include "tools/run_ops.h"
 
 namespace {
 
@@ -18,6 +19,7 @@ struct Command {
 constexpr std::array kCommands{
     Command{"doctor", "Check whether this machine can run Intarsia jobs, and say what to do if not",
             intarsia::tools::add_doctor},
+    Command{"ops", "List the ops and their rules, and prove rules", intarsia::tools::add_ops},
 };
 
 constexpr int kWrongArguments = 2;

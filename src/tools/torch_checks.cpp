@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "tools/checks.h"
 #include "tools/child_process.h"
+#include "tools/companion.h"
 
 namespace intarsia::tools {
 namespace {
@@ -24,10 +25,7 @@ std::string_view minor_version(std::string_view version) {
 }
 
 Check probe_missing(const std::vector<fs::path>& places) {
-  std::vector<std::string> names;
-  for (const fs::path& place : places) names.push_back(place.string());
-  return fail("torch",
-              concat("intarsia-probe, which tries libtorch, is not at ", join(names, " or ")),
+  return fail("torch", concat("intarsia-probe, which tries libtorch, is not at ", text_of(places)),
               "install all of Intarsia, built with INTARSIA_TORCH=ON, and keep both programs in "
               "their places");
 }
@@ -99,19 +97,9 @@ TorchFindings findings_of(const json& facts) {
 
 }  // namespace
 
-std::vector<fs::path> probe_places() {
-  std::error_code error;
-  const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  const fs::path folder = self.parent_path();
-  return {folder / "intarsia-probe",
-          (folder / INTARSIA_PROBE_FOLDER / "intarsia-probe").lexically_normal()};
-}
-
 TorchFindings check_torch(const std::vector<fs::path>& places) {
-  std::error_code error;
-  const auto probe =
-      std::ranges::find_if(places, [&](const fs::path& place) { return fs::exists(place, error); });
-  if (probe == places.end()) return {{probe_missing(places)}};
+  const auto probe = first_of(places);
+  if (!probe) return {{probe_missing(places)}};
   ChildResult child = run_child(*probe, {}, kProbeLimit);
   if (!child.problem.empty()) return {{probe_failed(*probe, child)}};
   try {
