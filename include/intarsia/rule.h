@@ -122,7 +122,8 @@ struct RuleOptions {
 };
 
 struct Rule {
-  /// The op, without overload or the `_` of ops in place: `mm` of ATen's, `mylib::op` of others.
+  /// The op, without overload or the `_` of ops in place: `mylib::op`; of ATen's `mm` or
+  /// `aten::mm`.
   std::string name;
   /// The ways to do it along one axis, besides replicated.
   std::function<std::vector<Row>(const Question&)> rows;

@@ -74,6 +74,7 @@ class Prover {
     ++proof_.samples;
     if (sample.tensors().empty() || enough()) return;
     added_.push_back(sample);
+    check_rows(sample, *ref);
     const std::vector<Combination> all = combinations(sample, *ref);
     for (const std::int64_t n : options_.ranks) {
       for (const Combination& c : all) one(sample, c, n);
@@ -111,6 +112,20 @@ class Prover {
 
  private:
   bool enough() const { return proof_.wrong.size() >= options_.counter_examples; }
+
+  /// Of two rows with the same inputs the second is never run, and so not proven.
+  void check_rows(const Sample& sample, const Reference& ref) {
+    const std::vector<Row> rows = rows_of(sample, ref.arguments);
+    for (auto row = rows.begin(); row != rows.end(); ++row) {
+      const auto first = std::find_if(rows.begin(), row, [&](const Row& other) {
+        return other.in == row->in && other.linear == row->linear && other.out != row->out;
+      });
+      if (first == row || !kinds_.insert("two rows").second) continue;
+      proof_.wrong.push_back(
+          {sample.to_string(), concat("has two rows for the same inputs, ", *first, " and ", *row,
+                                      "; only one is used")});
+    }
+  }
 
   /// All placements of all tensors on one axis; of too many, those that the rule names and others
   /// by lot.

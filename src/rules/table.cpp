@@ -149,6 +149,8 @@ RuleHandle add_rule(Rule rule) {
                      : !rule.sizes ? "sizes"
                                    : "a name");
   }
+  constexpr std::string_view kAten = "aten::";
+  if (rule.name.starts_with(kAten)) rule.name.erase(0, kAten.size());
   auto kept = std::make_shared<const Rule>(std::move(rule));
   Added& added = Added::instance();
   {

@@ -240,7 +240,8 @@ class Run {
   /// Where no piece lives here: what the results are, from a run on zeros of the global sizes.
   void learn_from_zeros() {
     const auto has_tag = [&](at::Tag tag) { return f_.info.op.hasTag(tag); };
-    if (has_tag(at::Tag::dynamic_output_shape) || has_tag(at::Tag::data_dependent_output)) {
+    if (d_.open_results &&
+        (has_tag(at::Tag::dynamic_output_shape) || has_tag(at::Tag::data_dependent_output))) {
       f_.refuse(
           "what it returns depends on values, of which this process, outside the mesh, has none",
           "call it only on ranks of the mesh");
@@ -272,7 +273,8 @@ class Run {
     for (std::size_t r = 0; r < d_.results.size(); ++r) {
       if (d_.results[r].kind != Result::Kind::tensor || !stack[r].isTensor()) continue;
       const at::Tensor& t = stack[r].toTensor();
-      if (t.defined()) d_.results[r].specs[0] = d_.results[r].specs[0].with(t.scalar_type());
+      Spec& spec = d_.results[r].specs[0];
+      spec = t.defined() ? spec.with(t.scalar_type()) : Spec();
     }
   }
 
@@ -313,6 +315,10 @@ class Run {
       const bool written = result.kind == Result::Kind::written;
       if (written && !f_.tensors[result.operand].is_out) {
         out.emplace_back(pieces_[result.operand][m]);
+        continue;
+      }
+      if (!written && !result.specs[0]) {
+        out.emplace_back(at::Tensor());
         continue;
       }
       const SpecData& spec = written ? *d_.in[result.operand] : *result.specs[0];

@@ -112,6 +112,14 @@ TEST(Prover, ShowsTheSmallestCounterExample) {
   EXPECT_NE(prove_case(call), "");
 }
 
+TEST(Prover, RefusesRowsThatAreNeverUsed) {
+  const RuleHandle rule = add_rule(twice_rule({"S(1),S(0) -> P(sum)", "S(1),S(0) -> P(max)"}));
+  const Proof proof = prove_samples(kSamples, {.backward = false, .missing = false});
+  ASSERT_EQ(proof.wrong.size(), 1U) << proof.to_string();
+  EXPECT_NE(proof.wrong[0].difference.find("S(1),S(0) -> P(max); only one"), std::string::npos)
+      << proof.to_string();
+}
+
 TEST(Prover, AddedRulesGoAgain) {
   const auto sizes = [](const Question& q) { return Shapes{q.in(0).sizes}; };
   {
