@@ -267,45 +267,6 @@ std::string difference(const at::Tensor& got, const at::Tensor& want, const Tens
 
 // ---- calls -----------------------------------------------------------------------------------
 
-/// The tensors among values, those in lists one by one.
-Tensors tensors_in(const Stack& stack) {
-  Tensors out;
-  for (const c10::IValue& v : stack) {
-    if (v.isTensor()) {
-      out.push_back(v.toTensor());
-    } else if (v.isTensorList() || v.isOptionalTensorList()) {
-      for (const c10::IValue& e : v.toListRef()) {
-        if (e.isTensor()) out.push_back(e.toTensor());
-      }
-    }
-  }
-  return out;
-}
-
-/// The same arguments with other tensors.
-Stack with_tensors(const Stack& stack, const Tensors& tensors) {
-  Stack out;
-  std::size_t next = 0;
-  for (const c10::IValue& v : stack) {
-    if (v.isTensor()) {
-      out.emplace_back(tensors[next++]);
-    } else if (v.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (std::size_t k = 0; k < v.toListRef().size(); ++k) list.push_back(tensors[next++]);
-      out.emplace_back(list);
-    } else if (v.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const c10::IValue& e : v.toListRef()) {
-        list.push_back(e.isTensor() ? std::optional(tensors[next++]) : std::nullopt);
-      }
-      out.emplace_back(list);
-    } else {
-      out.push_back(v);
-    }
-  }
-  return out;
-}
-
 bool is_differentiable(const at::Tensor& t) {
   return t.defined() && (t.is_floating_point() || t.is_complex());
 }
@@ -381,6 +342,43 @@ Case Case::parse(std::string_view text) {
                      c.sample.tensors().size(), " tensors");
   }
   return c;
+}
+
+std::vector<at::Tensor> tensors_in(const Stack& stack) {
+  Tensors out;
+  for (const c10::IValue& v : stack) {
+    if (v.isTensor()) {
+      out.push_back(v.toTensor());
+    } else if (v.isTensorList() || v.isOptionalTensorList()) {
+      for (const c10::IValue& e : v.toListRef()) {
+        if (e.isTensor()) out.push_back(e.toTensor());
+      }
+    }
+  }
+  return out;
+}
+
+Stack with_tensors(const Stack& stack, const std::vector<at::Tensor>& tensors) {
+  Stack out;
+  std::size_t next = 0;
+  for (const c10::IValue& v : stack) {
+    if (v.isTensor()) {
+      out.emplace_back(tensors[next++]);
+    } else if (v.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (std::size_t k = 0; k < v.toListRef().size(); ++k) list.push_back(tensors[next++]);
+      out.emplace_back(list);
+    } else if (v.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const c10::IValue& e : v.toListRef()) {
+        list.push_back(e.isTensor() ? std::optional(tensors[next++]) : std::nullopt);
+      }
+      out.emplace_back(list);
+    } else {
+      out.push_back(v);
+    }
+  }
+  return out;
 }
 
 std::vector<Row> rows_of(const Sample& sample, const Stack& arguments) {

@@ -76,6 +76,12 @@ class Bench {
   std::map<std::string, std::unique_ptr<Reference>> references_;
 };
 
+/// The tensors among arguments or results, those in lists one by one.
+std::vector<at::Tensor> tensors_in(const torch::jit::Stack& stack);
+/// The same arguments with other tensors.
+torch::jit::Stack with_tensors(const torch::jit::Stack& stack,
+                               const std::vector<at::Tensor>& tensors);
+
 /// The rows of the rule that holds for the op now, for this call: with the placements of the
 /// tensors that it has, without those that it could have. None where the op has no rule.
 std::vector<Row> rows_of(const Sample& sample, const torch::jit::Stack& arguments);

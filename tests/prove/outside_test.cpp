@@ -13,45 +13,19 @@
 namespace intarsia {
 namespace {
 
-using torch::jit::Stack;
-
-/// The same arguments, with their tensors laid out in a world.
-Stack laid_out(const Stack& values, const std::vector<Layout>& layouts, World& world) {
-  Stack out = values;
-  std::size_t next = 0;
-  const auto place = [&](const at::Tensor& t) { return distribute(t, layouts[next++], world); };
-  for (c10::IValue& v : out) {
-    if (v.isTensor()) {
-      v = place(v.toTensor());
-    } else if (v.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& t : v.toTensorVector()) list.push_back(place(t));
-      v = list;
-    } else if (v.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const c10::IValue& e : v.toListRef()) {
-        list.push_back(e.isTensor() ? std::optional(place(e.toTensor())) : std::nullopt);
-      }
-      v = list;
-    }
-  }
-  return out;
-}
-
 /// What is known of the results of a call; the first words of the error where there are none.
 std::string known(const Sample& sample, const std::vector<Layout>& layouts, World& world) {
   try {
-    Stack stack = laid_out(sample.values(1), layouts, world);
+    const torch::jit::Stack values = sample.values(1);
+    std::vector<at::Tensor> tensors = tensors_in(values);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      tensors[i] = distribute(tensors[i], layouts[i], world);
+    }
+    torch::jit::Stack stack = with_tensors(values, tensors);
     sample.op.callBoxed(&stack);
     std::string text;
-    const auto add = [&](const at::Tensor& t) {
+    for (const at::Tensor& t : tensors_in(stack)) {
       text += t.defined() ? concat(describe(t), " strides (", join(t.strides()), ") ") : "none ";
-    };
-    for (const c10::IValue& v : stack) {
-      if (v.isTensor()) add(v.toTensor());
-      if (v.isTensorList()) {
-        for (const at::Tensor& t : v.toTensorVector()) add(t);
-      }
     }
     return text;
   } catch (const std::exception& e) {
