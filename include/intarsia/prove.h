@@ -41,7 +41,8 @@ struct ProofOptions {
 /// A call whose result differs from that of the whole op.
 struct CounterExample {
   /// `aten::mm(f64[2, 1], f64[1, 2]) with S(0); R on [a=2]`: the call, how its tensors lie, and on
-  /// what mesh. `prove_case` runs it again.
+  /// what mesh. `prove_case` runs it again. Where the rule itself is at fault, because two of its
+  /// rows have the same inputs, the sample alone.
   std::string call;
   std::string difference;
 };

@@ -74,7 +74,6 @@ class Prover {
     ++proof_.samples;
     if (sample.tensors().empty() || enough()) return;
     added_.push_back(sample);
-    check_rows(sample, *ref);
     const std::vector<Combination> all = combinations(sample, *ref);
     for (const std::int64_t n : options_.ranks) {
       for (const Combination& c : all) one(sample, c, n);
@@ -85,6 +84,7 @@ class Prover {
     if (options_.variants) {
       for (const Variant v : {Variant::in_place, Variant::out}) variants(sample, all, v);
     }
+    if (!enough()) check_rows(sample, *ref);
   }
 
   /// Decisions are remembered, and one that was made for some numbers must not serve others for
