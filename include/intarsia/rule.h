@@ -55,6 +55,11 @@ struct Operand {
   std::size_t dims() const { return sizes.size(); }
 };
 
+/// Whether a dtype is of whole numbers or truth values.
+inline bool is_whole(at::ScalarType dtype) {
+  return !at::isFloatingType(dtype) && !at::isComplexType(dtype);
+}
+
 /// The place of the named argument; nothing where the schema has none of that name.
 std::optional<std::size_t> argument_index(const c10::FunctionSchema& schema, std::string_view name);
 
@@ -106,7 +111,7 @@ struct RuleOptions {
   /// ops; with `memory_order`, only result 0.
   bool follows_strides = false;
   /// The overload whose results are contiguous all the same.
-  std::string_view contiguous_overload = {};
+  std::string contiguous_overload = {};
   /// The order in which results have their dimensions in memory, where it is always the same, as
   /// far as they have these dimensions; not for result 0 where that follows the operands.
   std::vector<std::int8_t> memory_order = {};
@@ -116,9 +121,9 @@ struct RuleOptions {
   /// The op runs on pieces without elements too, and must: another operand is a term of the result.
   bool runs_empty = false;
   /// The argument that says the sizes of result 0, and must say those of the piece.
-  std::string_view sizes_argument = {};
+  std::string sizes_argument = {};
   /// Names of scalar arguments on whose value rows or sizes depend.
-  std::vector<std::string_view> fixed = {};
+  std::vector<std::string> fixed = {};
 };
 
 struct Rule {

@@ -2,8 +2,6 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <mutex>
-#include <set>
 #include <variant>
 
 #include "bind.h"
@@ -110,14 +108,6 @@ auto sizes_function(const std::optional<py::function>& given, const std::string&
   };
 }
 
-/// Rules hold views of names; those live as long as the process.
-std::string_view lasting(const std::string& name) {
-  static std::mutex mutex;
-  static auto* const names = new std::set<std::string>;
-  const std::scoped_lock lock(mutex);
-  return *names->insert(name).first;
-}
-
 }  // namespace
 
 void bind_rule(py::module_& m) {
@@ -146,7 +136,7 @@ void bind_rule(py::module_& m) {
          const Texts& fixed, bool follows_strides) {
         Rule rule{name, rows_function(rows, name), sizes_function(sizes, name), {}};
         rule.options.follows_strides = follows_strides;
-        for (const std::string& argument : fixed) rule.options.fixed.push_back(lasting(argument));
+        rule.options.fixed = fixed;
         return add_rule(std::move(rule));
       },
       "name"_a, "rows"_a, "sizes"_a = py::none(), "fixed"_a = py::list(),

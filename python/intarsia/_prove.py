@@ -53,7 +53,6 @@ def add_rule(
     in the order of the operands, as for pointwise ops. Every process must add the same rules, before it uses
     the op.
     """
-    name = name.removeprefix("aten::")
     given = rows if callable(rows) else list(rows)
     return Rule(name, _C.add_rule(name, given, sizes, list(fixed), follows_strides))
 

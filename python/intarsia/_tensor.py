@@ -36,6 +36,14 @@ def _beside(given: LayoutLike | None, tensor: Tensor) -> _C.Layout | None:
     return to_layout(given, _C.layout_of(tensor).mesh(), tensor.dim())
 
 
+def _layouts(
+    layout: LayoutLike, mesh: MeshLike | None, grad_layout: LayoutLike | None, dims: int | None
+) -> tuple[_C.Layout, _C.Layout | None]:
+    """A layout, and that of its gradient on the same mesh."""
+    lies = to_layout(layout, mesh, dims)
+    return lies, None if grad_layout is None else to_layout(grad_layout, lies.mesh(), dims)
+
+
 def _sizes(sizes: int | Sequence[int]) -> list[int]:
     return [sizes] if isinstance(sizes, int) else list(sizes)
 
@@ -62,8 +70,7 @@ def from_local(
 ) -> Tensor:
     """Takes a local tensor as this rank's piece, without copying. `shape`: the global sizes, if uneven;
     `strides`: those of the whole, if not row-major."""
-    lies = to_layout(layout, mesh, piece.dim())
-    grad = None if grad_layout is None else to_layout(grad_layout, lies.mesh(), piece.dim())
+    lies, grad = _layouts(layout, mesh, grad_layout, piece.dim())
     return _C.from_local(
         piece, lies, world or default_world(), shape and list(shape), grad, strides and list(strides)
     )
@@ -80,9 +87,7 @@ def from_locals(
     grad_layout: LayoutLike | None = None,
 ) -> Tensor:
     """The same for the pieces of all ranks that this process hosts, in their order: for lockstep."""
-    dims = pieces[0].dim() if pieces else None
-    lies = to_layout(layout, mesh, dims)
-    grad = None if grad_layout is None else to_layout(grad_layout, lies.mesh(), dims)
+    lies, grad = _layouts(layout, mesh, grad_layout, pieces[0].dim() if pieces else None)
     return _C.from_locals(
         list(pieces), lies, world or default_world(), shape and list(shape), grad, strides and list(strides)
     )

@@ -375,10 +375,6 @@ class Prover {
   std::set<std::string> found_;
 };
 
-std::string with_namespace(std::string_view op) {
-  return op.find("::") == std::string_view::npos ? concat("aten::", op) : std::string(op);
-}
-
 }  // namespace
 
 Proof prove_samples(const std::vector<std::string>& samples, const ProofOptions& options) {
@@ -407,10 +403,7 @@ Proof prove(std::string_view op, const ProofOptions& options) {
   for (const std::string& name : provable_ops()) {
     const bool same = name == wanted || (!has_overload && name.starts_with(wanted + '.'));
     if (!same) continue;
-    const auto dot = name.find('.');
-    const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(
-        name.substr(0, dot).c_str(), dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
-    const auto more = samples_of(handle);
+    const auto more = samples_of(op_named(name));
     samples.insert(samples.end(), more.begin(), more.end());
   }
   if (samples.empty()) {

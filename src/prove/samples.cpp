@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "intarsia/prove.h"
 #include "prove/sample.h"
 
 namespace intarsia {
@@ -236,6 +237,16 @@ std::vector<std::string> samples_of(const c10::OperatorHandle& op) {
   const auto written = table().find(text_of(op));
   if (written != table().end()) return written->second;
   return is_derivable(op) ? derive(op) : Texts{};
+}
+
+std::string with_namespace(std::string_view op) {
+  return op.find("::") == std::string_view::npos ? concat("aten::", op) : std::string(op);
+}
+
+c10::OperatorHandle op_named(const std::string& name) {
+  const std::size_t dot = name.find('.');
+  return c10::Dispatcher::singleton().findSchemaOrThrow(
+      name.substr(0, dot).c_str(), dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
 }
 
 std::vector<std::string> provable_ops() {

@@ -17,8 +17,10 @@ namespace intarsia {
 /// THREADS: any.
 std::vector<std::string> samples_of(const c10::OperatorHandle& op);
 
-/// `aten::mm`, `aten::sum.dim_IntList` and all others that have samples, sorted.
-std::vector<std::string> provable_ops();
+/// `aten::mm` for `mm`: names without a namespace are ATen's.
+std::string with_namespace(std::string_view op);
+/// The op of a name with namespace and, if it has one, overload: `aten::sum.dim_IntList`.
+c10::OperatorHandle op_named(const std::string& name);
 
 /// The lines of the table as written. In a line such as `add.Tensor(f64$, f64$)` the `$` stand for
 /// sizes that broadcast (for `_backward`: equal ones), and other dtypes are tried too.

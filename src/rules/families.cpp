@@ -86,10 +86,6 @@ Rows with_term(const Question& q, const Rows& product, std::size_t out_dims) {
   return rows;
 }
 
-bool is_real_or_complex(at::ScalarType type) {
-  return at::isFloatingType(type) || at::isComplexType(type);
-}
-
 /// In which operands, jointly, a pointwise op is linear.
 std::vector<std::vector<std::size_t>> linear_in(const Question& q) {
   std::string name(q.schema().name().substr(6));
@@ -98,7 +94,7 @@ std::vector<std::vector<std::size_t>> linear_in(const Question& q) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   const bool two = q.inputs() >= 2;
-  if (name == "copy" && !is_real_or_complex(q.in(0).dtype)) return {};  // it rounds each term
+  if (name == "copy" && is_whole(q.in(0).dtype)) return {};  // it rounds each term
   if (is({"add", "sub"}) || (name == "lerp" && q.inputs() == 2) || name == "copy") {
     return two ? std::vector<std::vector<std::size_t>>{{0, 1}}
                : std::vector<std::vector<std::size_t>>{};
@@ -115,8 +111,7 @@ std::vector<std::vector<std::size_t>> linear_in(const Question& q) {
   if (is({"neg", "clone", "zero", "positive"})) return {{0}};
   if (name == "_to_copy") {
     const c10::IValue* dtype = q.arg("dtype");
-    const bool exact =
-        dtype == nullptr || dtype->isNone() || is_real_or_complex(dtype->toScalarType());
+    const bool exact = dtype == nullptr || dtype->isNone() || !is_whole(dtype->toScalarType());
     if (exact) return {{0}};
     return {};
   }

@@ -272,13 +272,8 @@ at::Tensor distribute(const at::Tensor& whole, const Layout& layout, World& worl
   }
   check_dims("distribute", layout, static_cast<std::size_t>(whole.dim()));
   check_dtype("distribute", whole, layout);
-  const Shape sizes = to_shape(whole.sizes());
-  const Shape strides = whole.is_contiguous()
-                            ? contiguous_strides(sizes)
-                            : strides_in_order_of(sizes, to_shape(whole.strides()));
-  const Spec spec(layout, sizes, strides, 0, whole.scalar_type());
-  return Distribute::apply(whole,
-                           c10::make_intrusive<Where>(spec, layout, world.shared_from_this()));
+  return Distribute::apply(
+      whole, c10::make_intrusive<Where>(spec_of(whole, layout), layout, world.shared_from_this()));
 }
 
 at::Tensor from_local(const at::Tensor& piece, const Layout& layout, World& world,

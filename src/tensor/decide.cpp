@@ -165,9 +165,6 @@ void check_out_sizes(const Frame& f, const Decision& d, const std::vector<Shape>
 /// Whether results of terms are terms of the result: not where whole numbers wrap around in one
 /// type and are then read in another, or where each term would be rounded.
 bool adds_up(const Question& q, const Decision& d, const Row& row) {
-  const auto is_whole = [](at::ScalarType type) {
-    return !at::isFloatingType(type) && !at::isComplexType(type);
-  };
   const c10::IValue* dtype = q.arg("dtype");
   if (dtype != nullptr && dtype->isInt() && is_whole(dtype->toScalarType())) return false;
   for (std::size_t i = 0; i < row.in.size(); ++i) {

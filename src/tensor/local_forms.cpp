@@ -34,7 +34,7 @@ void mean_from_sum(const Frame& f, const Question& q, Decision& d) {
   if (summed_axes(d.layouts[0], d.out_layouts[0]).empty()) return;
   const at::ScalarType type =
       f.argument("dtype")->isNone() ? q.in(0).dtype : f.argument("dtype")->toScalarType();
-  if (!at::isFloatingType(type) && !at::isComplexType(type)) {
+  if (is_whole(type)) {
     f.refuse("a mean of whole numbers is not a whole number", "pass a floating dtype");
   }
   const auto dims = q.dims();

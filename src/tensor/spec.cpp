@@ -110,6 +110,14 @@ Shape strides_in_order_of(const Shape& sizes, const Shape& like) {
   return strides;
 }
 
+Spec spec_of(const at::TensorBase& whole, const Layout& layout) {
+  const Shape sizes = to_shape(whole.sizes());
+  const Shape strides = whole.is_contiguous()
+                            ? contiguous_strides(sizes)
+                            : strides_in_order_of(sizes, to_shape(whole.strides()));
+  return {layout, sizes, strides, 0, whole.scalar_type()};
+}
+
 Layout without_partial(Layout layout) {
   for (std::size_t a = 0; a < layout.mesh().axes(); ++a) {
     if (layout.placement(a).is_partial()) layout = layout.with(a, Placement::replicate());

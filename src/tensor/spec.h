@@ -86,6 +86,9 @@ class Spec {
   const Node* node_ = nullptr;
 };
 
+/// The spec of a whole tensor that is laid out so, with its dimensions in memory in the same order.
+Spec spec_of(const at::TensorBase& whole, const Layout& layout);
+
 /// Row-major strides.
 Shape contiguous_strides(std::span<const std::int64_t> sizes);
 

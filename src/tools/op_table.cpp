@@ -20,10 +20,6 @@ std::string without_aten(std::string_view name) {
   return std::string(name.starts_with(kAten) ? name.substr(kAten.size()) : name);
 }
 
-std::string with_namespace(std::string_view name) {
-  return name.find("::") == std::string_view::npos ? concat(kAten, name) : std::string(name);
-}
-
 bool takes_tensors(const OpInfo& op) {
   return std::any_of(op.arguments.begin(), op.arguments.end(), [](const OpInfo::Argument& a) {
     return a.kind == ArgumentKind::tensor || a.kind == ArgumentKind::tensor_list;

@@ -20,8 +20,7 @@ using namespace intarsia::tools;
 
 constexpr int kWrongArguments = 2;
 
-// ---- intarsia ops, intarsia ops NAME
-// -------------------------------------------------------------
+// ---- intarsia ops, intarsia ops NAME ----
 
 void list(const std::string& how) {
   for (const OpEntry& op : all_ops()) {
@@ -57,8 +56,7 @@ void describe(const std::string& name) {
   if (!samples.empty()) std::cout << "\nProve it: intarsia ops check " << op.name << '\n';
 }
 
-// ---- arguments
-// -----------------------------------------------------------------------------------
+// ---- arguments ----
 
 struct Arguments {
   std::string name;
@@ -140,8 +138,7 @@ void declare_check(CLI::App& app, Arguments& a) {
       "Exit codes: 0 the rule holds, 1 it is wrong or the op crashed, 2 wrong arguments.");
 }
 
-// ---- running
-// -------------------------------------------------------------------------------------
+// ---- running ----
 
 void load(const std::vector<std::string>& libraries) {
   for (const std::string& path : libraries) {

@@ -196,7 +196,7 @@ std::vector<Task> all_tasks(const CheckOptions& options) {
   std::vector<Task> out;
   std::size_t seen = 0;  // counted on, so that ops with few samples fall to different shares
   for (const std::string& name : provable_ops()) {
-    const auto samples = samples_of(find_overloads(name).front());
+    const auto samples = samples_of(op_named(name));
     Task task{name, share_of(samples, seen, options)};
     seen += samples.size();
     if (!task.samples.empty()) out.push_back(std::move(task));

@@ -45,10 +45,7 @@ TEST(OutsideTheMesh, EveryOpSaysTheSameOfItsResults) {
   constexpr std::size_t kLayouts = 4;
   int calls = 0;
   for (const std::string& name : provable_ops()) {
-    const auto dot = name.find('.');
-    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
-        name.substr(0, dot).c_str(), dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
-    const auto texts = samples_of(op);
+    const auto texts = samples_of(op_named(name));
     for (std::size_t s = 0; s < std::min(texts.size(), kSamples); ++s) {
       const Sample sample = Sample::parse(texts[s]);
       std::uint64_t lot = hash_text(texts[s]);

@@ -7,6 +7,7 @@
 
 #include "error_text.h"
 #include "intarsia/error.h"
+#include "intarsia/prove.h"
 #include "intarsia/rule.h"
 #include "prove/samples.h"
 
@@ -157,16 +158,10 @@ TEST(Sample, ListsItsTensorsAndLetsThemBeChanged) {
 
 // ---- the samples of all ops ------------------------------------------------------------------
 
-c10::OperatorHandle op_of(const std::string& name) {
-  const std::size_t dot = name.find('.');
-  return c10::Dispatcher::singleton().findSchemaOrThrow(
-      name.substr(0, dot).c_str(), dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
-}
-
 std::vector<std::string> all_samples() {
   std::vector<std::string> out;
   for (const std::string& name : provable_ops()) {
-    const auto samples = samples_of(op_of(name));
+    const auto samples = samples_of(op_named(name));
     out.insert(out.end(), samples.begin(), samples.end());
   }
   return out;
@@ -224,7 +219,7 @@ TEST(Samples, AreThereForEveryRule) {
 
 TEST(Samples, ComeSmallestFirstAndOnce) {
   for (const std::string& name : provable_ops()) {
-    const auto samples = samples_of(op_of(name));
+    const auto samples = samples_of(op_named(name));
     EXPECT_EQ(std::set(samples.begin(), samples.end()).size(), samples.size()) << name;
     std::int64_t before = 0;
     for (const std::string& text : samples) {
@@ -239,7 +234,7 @@ TEST(Samples, ComeSmallestFirstAndOnce) {
 }
 
 TEST(Samples, ComeFromTheSchemaOfPointwiseOps) {
-  const auto samples = samples_of(op_of("aten::maximum"));
+  const auto samples = samples_of(op_named("aten::maximum"));
   const auto has = [&](std::string_view text) {
     return std::find(samples.begin(), samples.end(), text) != samples.end();
   };
@@ -247,10 +242,10 @@ TEST(Samples, ComeFromTheSchemaOfPointwiseOps) {
   EXPECT_TRUE(has("aten::maximum(f64[4, 6]~(1, 0), f64[4, 6])"));
   EXPECT_TRUE(has("aten::maximum(i64[5], f32[5])"));
   EXPECT_FALSE(has("aten::maximum(c128[5], c128[5])")) << "there is no such op";
-  EXPECT_TRUE(samples_of(op_of("aten::equal")).empty()) << "no tensor";
-  EXPECT_TRUE(samples_of(op_of("aten::rrelu")).empty()) << "random";
-  EXPECT_TRUE(samples_of(op_of("aten::add_.Tensor")).empty()) << "writes";
-  EXPECT_TRUE(samples_of(op_of("aten::nonzero")).empty()) << "not pointwise";
+  EXPECT_TRUE(samples_of(op_named("aten::equal")).empty()) << "no tensor";
+  EXPECT_TRUE(samples_of(op_named("aten::rrelu")).empty()) << "random";
+  EXPECT_TRUE(samples_of(op_named("aten::add_.Tensor")).empty()) << "writes";
+  EXPECT_TRUE(samples_of(op_named("aten::nonzero")).empty()) << "not pointwise";
 }
 
 }  // namespace
