@@ -10,8 +10,10 @@
 // `prove` (prove.h) runs a rule on many ranks and compares it with the whole op.
 #pragma once
 
+#include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
 
 #include <cstdint>
 #include <functional>
@@ -31,12 +33,15 @@ namespace intarsia {
 /// anywhere.
 ///
 /// Text form: `S(0),R -> S(0)`; P without a kind stands for P(sum) and P(avg), in which the op is
-/// linear: `P,R -> P`.
+/// linear: `P,R -> P`. At the end ` by formula`, where that is so.
 struct Row {
   std::vector<Placement> in;
   std::vector<Placement> out;
   /// The op is linear in the operands that are partial here: P stands for P(sum) and P(avg).
   bool linear = false;
+  /// The op is not right on the pieces: the rule's formula is used instead. For each byte of
+  /// operand 0, it reduces about so many bytes over the axis.
+  std::optional<double> formula = std::nullopt;
 
   static Row parse(std::string_view text);
   std::string to_string() const;
@@ -105,6 +110,19 @@ enum class LocalForm : std::uint8_t {
   rows_of_table,  ///< a lookup in a table of which this rank has some rows
 };
 
+/// An op in terms of other ops. It gets the arguments of the overload without out=, distributed
+/// tensors as such, and leaves the results. What it sends is booked under the op's name.
+using Formula = std::function<void(const c10::OperatorHandle& op, torch::jit::Stack& stack)>;
+
+/// A formula from a function with the arguments and results of the op's schema.
+template <class Result, class... Arguments>
+Formula formula(Result (*function)(Arguments...)) {
+  return [kernel = c10::KernelFunction::makeFromUnboxedRuntimeFunction(function)](
+             const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    kernel.callBoxed(op, c10::DispatchKeySet(), &stack);
+  };
+}
+
 /// What few rules need.
 struct RuleOptions {
   /// Results have their dimensions in memory in the order of the operands', as ATen's pointwise
@@ -124,6 +142,8 @@ struct RuleOptions {
   std::string sizes_argument = {};
   /// Names of scalar arguments on whose value rows or sizes depend.
   std::vector<std::string> fixed = {};
+  /// For rows that are done by formula.
+  Formula formula = {};
 };
 
 struct Rule {

@@ -146,6 +146,8 @@ Price price(const Row& row, std::span<const Candidate> operands, std::size_t axi
     if (!anchored && !have.is_shard() && row.in[i].is_shard()) sum += bytes[i] * (n - 1) / n;
     moved += have != row.in[i] ? 1 : 0;
   }
+  // Tensors stay where they are, so nothing has to be moved back later: no start is charged.
+  if (row.formula) sum += 2 * *row.formula * bytes[0] * (n - 1) / n;
   const auto partial = std::count_if(row.out.begin(), row.out.end(),
                                      [](const Placement& p) { return p.is_partial(); });
   // Along an axis of one rank nothing matters but to leave tensors alone.
@@ -159,6 +161,7 @@ std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operan
                              const ChooseOptions& options) {
   const std::optional<std::size_t> keep = options.keep;
   const std::size_t axes = mesh.axes();
+  Choice choice;
   std::vector<std::vector<Placement>> in(operands.size());
   std::vector<std::vector<Placement>> out(results);
   // The bytes of each operand's piece if the axis at hand did not cut it.
@@ -192,11 +195,11 @@ std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operan
       }
     }
     if (!best) return std::nullopt;
+    choice.by_formula |= best->formula.has_value();
     for (std::size_t i = 0; i < operands.size(); ++i) in[i].push_back(best->in[i]);
     for (std::size_t i = 0; i < results; ++i) out[i].push_back(best->out[i]);
   }
   const AxisList order = common_order(mesh, operands, keep);
-  Choice choice;
   for (const auto& p : in) choice.in.push_back(layout_in_order(mesh, p, order));
   for (const auto& p : out) choice.out.push_back(layout_in_order(mesh, p, order));
   return choice;

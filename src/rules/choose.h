@@ -24,6 +24,7 @@ struct Candidate {
 struct Choice {
   std::vector<Layout> in;
   std::vector<Layout> out;
+  bool by_formula = false;  ///< on some axis
 };
 
 /// Picks, axis by axis, the row to which the operands move with the fewest bytes. Ties go to rows

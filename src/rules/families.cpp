@@ -140,6 +140,11 @@ Row linear(std::size_t operands, const std::vector<std::size_t>& partial, std::s
   return row;
 }
 
+Row by_formula(Row row, double reduced_share) {
+  row.formula = reduced_share;
+  return row;
+}
+
 // ---- pointwise -------------------------------------------------------------------------------
 
 Sizes broadcast_sizes(const Question& q) {
@@ -279,6 +284,50 @@ Rows along(const Question& q) {
     rows.push_back(split(std::vector<int>(q.inputs(), at), std::vector<int>(q.results(), at)));
   }
   if (backward || name == "aten::cumsum") rows.push_back(linear(q.inputs(), {0}));
+  return rows;
+}
+
+namespace {
+
+/// One over the product of the sizes that are reduced.
+double reduced_share(const Question& q, const std::optional<std::vector<std::size_t>>& dims) {
+  double reduced = 1;
+  for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
+    if (reduces(dims, d))
+      reduced *= static_cast<double>(std::max<std::int64_t>(q.in(0).sizes[d], 1));
+  }
+  return 1 / reduced;
+}
+
+/// Rows that cut a reduced dimension: of operands that all have it, to results that lie as `out`
+/// says.
+void add_reduced(const Question& q, const std::optional<std::vector<std::size_t>>& dims,
+                 const Placement& out, double share, Rows& rows) {
+  for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
+    if (!reduces(dims, d)) continue;
+    Row row = split(std::vector<int>(q.inputs(), static_cast<int>(d)), {});
+    row.out.assign(q.results(), out);
+    rows.push_back(by_formula(std::move(row), share));
+  }
+}
+
+}  // namespace
+
+Rows softmax(const Question& q) {
+  Rows rows = along(q);
+  if (q.in(0).dims() == 0) return rows;
+  const std::vector<std::size_t> dims{q.dim()};
+  const auto d = static_cast<int>(q.dim());
+  const bool backward = q.inputs() == 2;
+  rows.push_back(by_formula(split(std::vector<int>(q.inputs(), d), {d}),
+                            (backward ? 1 : 2) * reduced_share(q, dims)));
+  return rows;
+}
+
+Rows logsumexp(const Question& q) {
+  Rows rows = reduce_whole(q);
+  const auto dims = q.dims();
+  add_reduced(q, dims, Placement::replicate(), 2 * reduced_share(q, dims), rows);
   return rows;
 }
 

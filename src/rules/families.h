@@ -16,6 +16,9 @@ Row split(const std::vector<int>& in, const std::vector<int>& out,
 /// The row in which the listed operands, in which the op is jointly linear, are partial.
 Row linear(std::size_t operands, const std::vector<std::size_t>& partial, std::size_t results = 1);
 
+/// The same row, done by the rule's formula.
+Row by_formula(Row row, double reduced_share);
+
 Rows pointwise(const Question& q);
 Sizes broadcast_sizes(const Question& q);
 Sizes sizes_of_first(const Question& q);
@@ -38,6 +41,8 @@ Sizes reduced_sizes(const Question& q);
 
 Rows along(const Question& q);  // every dimension but `dim`; results have the operand's sizes
 Sizes along_sizes(const Question& q);
+Rows softmax(const Question& q);
+Rows logsumexp(const Question& q);
 Rows loss_over_all(const Question& q);
 Sizes loss_sizes(const Question& q);
 

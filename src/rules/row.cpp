@@ -20,6 +20,7 @@ Row Row::parse(std::string_view text) {
   read(row.in);
   cursor.expect("->");
   read(row.out);
+  if (cursor.accept("by formula")) row.formula = 0;
   cursor.end();
   if (row.linear && has_kind) {
     fail<ValueError>("Row::parse", "'", text,
@@ -36,7 +37,7 @@ std::string Row::to_string() const {
     }
     return join(texts);
   };
-  return concat(side(in), " -> ", side(out));
+  return concat(side(in), " -> ", side(out), formula ? " by formula" : "");
 }
 
 std::vector<Row> parse_rows(std::initializer_list<std::string_view> texts) {

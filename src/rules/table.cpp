@@ -7,6 +7,7 @@
 #include "intarsia/error.h"
 #include "rules/added.h"
 #include "rules/families.h"
+#include "rules/formulas.h"
 
 namespace intarsia {
 namespace {
@@ -19,8 +20,11 @@ constexpr auto kOfAll = RuleOptions::Format::of_all;
 const std::vector<Rule>& lines() {
   // Sorted by name.
   static const auto* const rows = new std::vector<Rule>{
-      {"_log_softmax", along, along_sizes},
-      {"_log_softmax_backward_data", along, along_sizes},
+      {"_log_softmax", softmax, along_sizes, {.formula = formula(log_softmax_formula)}},
+      {"_log_softmax_backward_data",
+       softmax,
+       along_sizes,
+       {.formula = formula(log_softmax_backward_formula)}},
       {"_scaled_dot_product_flash_attention_for_cpu",
        attention,
        attention_sizes,
@@ -29,8 +33,11 @@ const std::vector<Rule>& lines() {
        attention_backward,
        attention_backward_sizes,
        {.memory_order = {0, 2, 1, 3}}},
-      {"_softmax", along, along_sizes},
-      {"_softmax_backward_data", along, along_sizes},
+      {"_softmax", softmax, along_sizes, {.formula = formula(softmax_formula)}},
+      {"_softmax_backward_data",
+       softmax,
+       along_sizes,
+       {.formula = formula(softmax_backward_formula)}},
       {"_to_copy", pointwise, broadcast_sizes, {.follows_strides = true}},
       {"abs", pointwise, broadcast_sizes, {.follows_strides = true}},
       {"addmm", addmm, matmul_sizes, {.runs_empty = true}},
@@ -65,7 +72,7 @@ const std::vector<Rule>& lines() {
       {"index", index, index_sizes},
       {"index_select", index_select, index_select_sizes},
       {"linalg_vector_norm", vector_norm, reduced_sizes, {.fixed = {"ord"}}},
-      {"logsumexp", reduce_whole, reduced_sizes},
+      {"logsumexp", logsumexp, reduced_sizes, {.formula = formula(logsumexp_formula)}},
       {"masked_fill", pointwise, broadcast_sizes},
       {"max", extremum, reduced_sizes},
       {"max_pool2d_with_indices", max_pool2d, max_pool2d_sizes, {.format = kOfFirst}},

@@ -197,6 +197,7 @@ void decide_by_rule(const Frame& f, Decision& d) {
   d.layouts.resize(f.tensors.size(), Layout::replicated(f.mesh()));
   d.out_layouts = choice->out;
   if (f.info.has_out) check_out_sizes(f, d, sizes);
+  d.by_formula = choice->by_formula;
   for (std::size_t r = 0; r < q.results(); ++r) {
     Result result{Result::Kind::tensor, {}, 0};
     if (self) {
@@ -211,7 +212,7 @@ void decide_by_rule(const Frame& f, Decision& d) {
     }
     d.results.push_back(std::move(result));
   }
-  set_local_form(f, rule, q, sizes, d);
+  if (!d.by_formula) set_local_form(f, rule, q, sizes, d);
 }
 
 /// New tensors made after another one lie like it if they have its sizes, and are whole otherwise.
@@ -318,6 +319,7 @@ Decision decide(const Frame& f) {
       replicate_all(f, d);
   }
   plan_moves(f, d);
+  if (d.by_formula) return d;
   if (f.info.family == Family::view) d.moves_view = !d.moves.empty();
   if (d.open_results && (f.info.in_place || f.info.has_out || f.info.hidden_writes)) {
     d.brings_back = true;

@@ -89,6 +89,8 @@ struct Decision {
   std::function<void(std::vector<std::vector<at::Tensor>>& results)> afterwards;
   /// Run ATen's own decomposition of the op instead, on the distributed tensors.
   bool decomposes = false;
+  /// Run the rule's formula instead, on distributed tensors in `layouts`.
+  bool by_formula = false;
 
   /// An operand in place cannot stay in its layout: the op works on a copy, which is brought back.
   bool brings_back = false;

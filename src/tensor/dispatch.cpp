@@ -100,6 +100,8 @@ void run(const OpInfo& info, torch::jit::Stack& stack) {
   const bool needs_care = is_view ? f.lead->spec()->partial : info.in_place && f.lead->extra();
   if (known && known->simple && !needs_care) {
     execute_simple(f, *known);
+  } else if (known && known->by_formula) {
+    execute_formula(f, *known);
   } else if (known && !known->decomposes) {
     execute(f, const_cast<Decision&>(*known), false);
   } else {
@@ -109,6 +111,10 @@ void run(const OpInfo& info, torch::jit::Stack& stack) {
       if (!known) cache.insert(key, hash, made);
       info.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
       return;
+    }
+    if (made->by_formula) {
+      cache.insert(key, hash, made);
+      return execute_formula(f, *made);
     }
     TensorState& state = f.state();
     const auto world = f.lead->shared_world();  // the stack may own the last tensor of it

@@ -555,6 +555,65 @@ void execute_simple(Frame& f, const Decision& d) {
   }
 }
 
+namespace {
+
+/// A tensor whose dimensions lie in memory as those of the whole op's result do.
+at::Tensor with_strides(at::Tensor t, const Shape& strides) {
+  const DistributedImpl& impl = impl_of(t);
+  const SpecData& spec = *impl.spec();
+  if (spec.strides == strides) return t;
+  const Spec wanted(spec.layout, spec.sizes, strides, 0, spec.dtype);
+  Pieces pieces;
+  for (const at::Tensor& p : impl.pieces()) pieces.push_back(in_order(p, *wanted));
+  return make_tensor(impl, wanted, std::move(pieces));
+}
+
+}  // namespace
+
+void execute_formula(Frame& f, const Decision& d) {
+  const BelowAutograd below;
+  const auto operand = [&](std::size_t i) -> c10::IValue {
+    const Frame::Tensor& t = f.tensors[i];
+    if (!t.given()) return c10::IValue();
+    if (t.impl == nullptr || d.moves.empty() || !d.moves[i]) return *t.tensor;
+    return make_tensor(*t.impl, d.in[i].with(d.layouts[i]),
+                       f.state().move(*t.impl, *d.moves[i], {.op = f.info.name}));
+  };
+  Stack stack;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < f.info.arguments.size(); ++i) {
+    const c10::IValue& value = f.argument(i);
+    if (f.info.arguments[i].is_out) break;
+    if (f.info.arguments[i].kind == ArgumentKind::tensor) {
+      stack.push_back(operand(next++));
+    } else if (f.info.arguments[i].kind == ArgumentKind::tensor_list && !value.isNone()) {
+      c10::List<at::Tensor> list;
+      for (std::size_t k = 0; k < value.toListRef().size(); ++k) {
+        list.push_back(operand(next++).toTensor());
+      }
+      stack.emplace_back(std::move(list));
+    } else {
+      stack.push_back(value);
+    }
+  }
+  {
+    const FormulaScope scope(f.info.name);
+    f.info.rule->options.formula(f.info.op, stack);
+  }
+  for (std::size_t r = 0; r < d.results.size(); ++r) {
+    const Result& result = d.results[r];
+    if (!stack[r].isTensor() || !stack[r].toTensor().defined()) continue;
+    if (result.kind == Result::Kind::written) {
+      const at::Tensor& written = *f.tensors[result.operand].tensor;
+      written.copy_(stack[r].toTensor());
+      stack[r] = written;
+    } else {
+      stack[r] = with_strides(stack[r].toTensor(), result.specs[0]->strides);
+    }
+  }
+  f.finish(std::move(stack));
+}
+
 void write_through(DistributedImpl& view, std::string_view op) {
   if (!view.extra() || !view.extra()->window) return;
   Extra::Window& window = *view.extra()->window;

@@ -12,6 +12,9 @@ void execute(Frame& frame, Decision& decision, bool first);
 /// The quick way for `decision.simple`.
 void execute_simple(Frame& frame, const Decision& decision);
 
+/// For `decision.by_formula`: the rule's formula on distributed tensors, operands moved first.
+void execute_formula(Frame& frame, const Decision& decision);
+
 /// After a write to a view whose elements had been moved: brings them to its base.
 void write_through(DistributedImpl& view, std::string_view op);
 

@@ -16,6 +16,9 @@
 namespace intarsia {
 namespace {
 
+/// The op whose formula this thread runs; empty where none is.
+thread_local std::string_view formula_op;
+
 constexpr std::size_t kRecent = 4;
 constexpr std::size_t kBillEntries = 2048;
 
@@ -134,8 +137,16 @@ void TensorState::clear_bill() {
   bill_index_.clear();
 }
 
+FormulaScope::FormulaScope(std::string_view op) : before_(formula_op) {
+  if (formula_op.empty()) formula_op = op;
+}
+FormulaScope::~FormulaScope() { formula_op = before_; }
+
 Pieces TensorState::move(const Spec& spec, const Pieces& pieces, const Plan& plan,
-                         const Reason& reason) {
+                         const Reason& asked) {
+  const Reason reason =
+      formula_op.empty() ? asked
+                         : Reason{.op = formula_op, .implicit = false, .fallback = asked.fallback};
   if (plan.collectives() > 0) charge(spec, plan, reason);
   const std::string tensor = spec.to_string();
   const auto moved =

@@ -25,6 +25,20 @@ struct Reason {
   bool fallback = false;  ///< the op has no rule
 };
 
+/// While it lives, what this thread moves is booked under the op whose formula runs, and is no
+/// hidden move: it is what the op itself sends. The outermost counts.
+class FormulaScope {
+ public:
+  /// `op` must outlive the scope.
+  explicit FormulaScope(std::string_view op);
+  ~FormulaScope();
+  FormulaScope(const FormulaScope&) = delete;
+  FormulaScope& operator=(const FormulaScope&) = delete;
+
+ private:
+  std::string_view before_;
+};
+
 class TensorState final : public World::Extension {
  public:
   explicit TensorState(World& world);

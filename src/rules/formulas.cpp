@@ -1,0 +1,58 @@
+#include "rules/formulas.h"
+
+#include <ATen/ATen.h>
+
+namespace intarsia::rules {
+namespace {
+
+/// The type to add up in: half precision would lose too much.
+at::ScalarType wide(at::ScalarType type) {
+  return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
+}
+
+at::Tensor widened(const at::Tensor& t) { return t.to(wide(t.scalar_type())); }
+
+}  // namespace
+
+// ---- softmax ---------------------------------------------------------------------------------
+
+at::Tensor softmax_formula(const at::Tensor& self, std::int64_t dim, bool half_to_float) {
+  const at::Tensor x = widened(self);
+  const at::Tensor e = (x - x.amax(dim, true)).exp();
+  const at::Tensor out = e / e.sum(dim, true);
+  return half_to_float ? out : out.to(self.scalar_type());
+}
+
+at::Tensor log_softmax_formula(const at::Tensor& self, std::int64_t dim, bool half_to_float) {
+  const at::Tensor x = widened(self);
+  const at::Tensor shifted = x - x.amax(dim, true);
+  const at::Tensor out = shifted - shifted.exp().sum(dim, true).log();
+  return half_to_float ? out : out.to(self.scalar_type());
+}
+
+at::Tensor softmax_backward_formula(const at::Tensor& grad, const at::Tensor& output,
+                                    std::int64_t dim, at::ScalarType input_dtype) {
+  const at::Tensor y = widened(output);
+  const at::Tensor weighted = widened(grad) * y;
+  return (weighted - y * weighted.sum(dim, true)).to(input_dtype);
+}
+
+at::Tensor log_softmax_backward_formula(const at::Tensor& grad, const at::Tensor& output,
+                                        std::int64_t dim, at::ScalarType input_dtype) {
+  const at::Tensor g = widened(grad);
+  return (g - widened(output).exp() * g.sum(dim, true)).to(input_dtype);
+}
+
+at::Tensor logsumexp_formula(const at::Tensor& self, at::IntArrayRef dim, bool keepdim) {
+  const bool whole_numbers = at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  const at::Tensor x =
+      whole_numbers ? self.to(at::get_default_dtype_as_scalartype()) : widened(self);
+  const at::Tensor most = x.amax(dim, true);
+  // An infinite maximum must not be subtracted from itself.
+  const at::Tensor shift = most.masked_fill(most.abs().eq(INFINITY), 0);
+  const at::Tensor sum = (x - shift).exp().sum(dim, true).log() + shift;
+  const at::Tensor out = keepdim ? sum : sum.sum(dim);  // they are all of size 1 by now
+  return whole_numbers ? out : out.to(self.scalar_type());
+}
+
+}  // namespace intarsia::rules
