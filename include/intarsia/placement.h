@@ -87,4 +87,8 @@ std::string_view to_text(Reduction reduction);
 /// ValueError when `dim` lies outside -dims..dims-1.
 int normalize_dim(std::string_view where, std::int64_t dim, std::size_t dims);
 
+/// Whether two partial placements may stand on two axes of one layout: it does not matter which is
+/// reduced first.
+bool commute(const Placement& a, const Placement& b);
+
 }  // namespace intarsia

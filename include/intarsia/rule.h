@@ -33,12 +33,15 @@ namespace intarsia {
 /// anywhere.
 ///
 /// Text form: `S(0),R -> S(0)`; P without a kind stands for P(sum) and P(avg), in which the op is
-/// linear: `P,R -> P`. At the end ` by formula`, where that is so.
+/// linear: `P,R -> P`; P(*) for every kind: `P(*),R -> P(*)`. At the end ` by formula`, where that
+/// is so.
 struct Row {
   std::vector<Placement> in;
   std::vector<Placement> out;
   /// The op is linear in the operands that are partial here: P stands for P(sum) and P(avg).
   bool linear = false;
+  /// With `linear`: P stands for every kind, for the op only moves elements.
+  bool any_kind = false;
   /// The op is not right on the pieces: the rule's formula is used instead. For each byte of
   /// operand 0, it reduces about so many bytes over the axis.
   std::optional<double> formula = std::nullopt;
@@ -105,9 +108,10 @@ class Question {
 /// How the op on the pieces differs from the op on the whole.
 enum class LocalForm : std::uint8_t {
   same,
-  mean_from_sum,  ///< a mean over a cut dimension: sums, divided by the whole count
-  loss_from_sum,  ///< a mean loss over a cut batch: sums, divided by the whole weight
-  rows_of_table,  ///< a lookup in a table of which this rank has some rows
+  mean_from_sum,   ///< a mean over a cut dimension: sums, divided by the whole count
+  loss_from_sum,   ///< a mean loss over a cut batch: sums, divided by the whole weight
+  rows_of_table,   ///< a lookup in a table of which this rank has some rows
+  rows_of_result,  ///< writes by index to a tensor of which this rank has some rows
 };
 
 /// An op in terms of other ops. It gets the arguments of the overload without out=, distributed

@@ -83,13 +83,6 @@ Placement normalized(const Placement& p, std::optional<std::size_t> dims) {
   return p;
 }
 
-bool commute(const Placement& a, const Placement& b) {
-  const auto linear = [](const Placement& p) {
-    return p.reduction() == Reduction::sum || p.reduction() == Reduction::avg;
-  };
-  return a == b || (linear(a) && linear(b));
-}
-
 void check_partials(const Mesh& mesh, std::span<const Placement> placements) {
   const Placement* first = nullptr;
   for (std::size_t a = 0; a < placements.size(); ++a) {

@@ -158,4 +158,11 @@ int normalize_dim(std::string_view where, std::int64_t dim, std::size_t dims) {
   return static_cast<int>(dim < 0 ? dim + n : dim);
 }
 
+bool commute(const Placement& a, const Placement& b) {
+  const auto linear = [](const Placement& p) {
+    return p.reduction() == Reduction::sum || p.reduction() == Reduction::avg;
+  };
+  return a == b || (linear(a) && linear(b));
+}
+
 }  // namespace intarsia

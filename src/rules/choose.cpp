@@ -97,9 +97,10 @@ std::vector<Row> rows_for(const std::vector<Row>& rows, std::span<const Candidat
     if (row.linear) {
       add_variants(
           row,
-          [](const Placement& wants, const Placement& have) {
+          [&](const Placement& wants, const Placement& have) {
             return wants.is_partial() && have.is_partial() &&
-                   (have.reduction() == Reduction::sum || have.reduction() == Reduction::avg);
+                   (row.any_kind || have.reduction() == Reduction::sum ||
+                    have.reduction() == Reduction::avg);
           },
           [](Placement& p, const Placement& have) {
             if (p.is_partial()) p = have;
@@ -187,6 +188,16 @@ std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operan
         const Placement& stays = operands[*keep].layout.placement(a);
         if (row.in[*keep] != stays || row.out.empty() || row.out[0] != stays) continue;
       }
+      const auto mixes = [](const std::vector<Placement>& chosen, const Placement& next) {
+        return next.is_partial() &&
+               std::any_of(chosen.begin(), chosen.end(), [&](const Placement& other) {
+                 return other.is_partial() && !commute(other, next);
+               });
+      };
+      bool mixed = false;
+      for (std::size_t i = 0; i < operands.size(); ++i) mixed |= mixes(in[i], row.in[i]);
+      for (std::size_t i = 0; i < results; ++i) mixed |= mixes(out[i], row.out[i]);
+      if (mixed) continue;
       const Price p = price(row, operands, a, uncut, n, options.later);
       if (std::get<0>(p) == kNever) continue;
       if (!best || p < best_price) {

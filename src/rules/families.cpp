@@ -140,6 +140,12 @@ Row linear(std::size_t operands, const std::vector<std::size_t>& partial, std::s
   return row;
 }
 
+Row moved(std::size_t operands, const std::vector<std::size_t>& partial, std::size_t results) {
+  Row row = linear(operands, partial, results);
+  row.any_kind = true;
+  return row;
+}
+
 Row by_formula(Row row, double reduced_share) {
   row.formula = reduced_share;
   return row;

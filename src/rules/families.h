@@ -16,6 +16,9 @@ Row split(const std::vector<int>& in, const std::vector<int>& out,
 /// The row in which the listed operands, in which the op is jointly linear, are partial.
 Row linear(std::size_t operands, const std::vector<std::size_t>& partial, std::size_t results = 1);
 
+/// The row in which the listed operands are partial, all of one kind, of whichever: what an op does
+/// that only moves elements.
+Row moved(std::size_t operands, const std::vector<std::size_t>& partial, std::size_t results = 1);
 /// The same row, done by the rule's formula.
 Row by_formula(Row row, double reduced_share);
 
@@ -80,13 +83,19 @@ Sizes index_select_sizes(const Question& q);
 Rows gather(const Question& q);
 Sizes gather_sizes(const Question& q);
 Rows scatter(const Question& q);
+Rows index_add(const Question& q);  // and index_copy, index_fill, index_reduce
 Rows index(const Question& q);
 Sizes index_sizes(const Question& q);
+Rows index_put(const Question& q);
 Rows matrix_batch(const Question& q);  // all but the last two dimensions
 Rows flip(const Question& q);
 Rows pad(const Question& q);
 Sizes pad_sizes(const Question& q);
 Rows view_backward(const Question& q);  // select_backward, slice_backward
 Sizes view_backward_sizes(const Question& q);
+
+/// The dimension in which an op looks up rows by index, or writes them; nothing where there is not
+/// one.
+std::optional<std::size_t> table_dim(const Question& q);
 
 }  // namespace intarsia::rules

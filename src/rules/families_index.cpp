@@ -42,7 +42,7 @@ Rows cat(const Question& q) {
     for (const Operand& x : q.in()) in.push_back(is_skipped(x) ? -1 : static_cast<int>(d));
     rows.push_back(split(in, {static_cast<int>(d)}));
   }
-  rows.push_back(linear(q.inputs(), all_operands(q)));
+  rows.push_back(moved(q.inputs(), all_operands(q)));
   return rows;
 }
 
@@ -70,7 +70,7 @@ Rows stack(const Question& q) {
   for (int d = 0; d < static_cast<int>(q.in(0).dims()); ++d) {
     rows.push_back(split(std::vector<int>(q.inputs(), d), {d < dim ? d : d + 1}));
   }
-  rows.push_back(linear(q.inputs(), all_operands(q)));
+  rows.push_back(moved(q.inputs(), all_operands(q)));
   return rows;
 }
 
@@ -87,6 +87,25 @@ Sizes stack_sizes(const Question& q) {
   return {out};
 }
 
+namespace {
+
+/// What looking up in a table gives on a rank that has some of its rows, where that is less than
+/// the table: the others' rows are 0 there, or false.
+void add_lookup(const Question& q, int dim, const Shape& result, Rows& rows) {
+  const auto count = [](const Shape& sizes) {
+    std::int64_t n = 1;
+    for (const std::int64_t s : sizes) n *= s;
+    return n;
+  };
+  if (count(result) > count(q.in(0).sizes)) return;
+  const bool truth = q.in(0).dtype == at::kBool;
+  std::vector<int> in(q.inputs(), -1);
+  in[0] = dim;
+  rows.push_back(split(in, {-1}, Placement::partial(truth ? Reduction::bit_or : Reduction::sum)));
+}
+
+}  // namespace
+
 // self, index
 Rows index_select(const Question& q) {
   if (q.in(0).dims() == 0) return {};
@@ -96,7 +115,8 @@ Rows index_select(const Question& q) {
     if (d != dim) rows.push_back(split({d, -1}, {d}));
   }
   if (q.in(1).dims() == 1) rows.push_back(split({-1, 0}, {dim}));
-  rows.push_back(linear(2, {0}));
+  add_lookup(q, dim, index_select_sizes(q)[0], rows);
+  rows.push_back(moved(2, {0}));
   return rows;
 }
 
@@ -115,11 +135,12 @@ Rows gather(const Question& q) {
     const int at = static_cast<int>(d);
     if (d == dim) {
       rows.push_back(split({-1, at}, {at}));
+      add_lookup(q, at, q.in(1).sizes, rows);
     } else if (q.in(0).sizes[d] == q.in(1).sizes[d]) {
       rows.push_back(split({at, at}, {at}));
     }
   }
-  rows.push_back(linear(2, {0}));
+  rows.push_back(moved(2, {0}));
   return rows;
 }
 
@@ -129,69 +150,201 @@ Sizes gather_sizes(const Question& q) { return {q.in(1).sizes}; }
 Rows scatter(const Question& q) {
   if (q.in(0).dims() == 0 || q.in(1).dims() == 0) return {};
   const std::size_t dim = q.dim();
+  const std::string& name = q.schema().name();
+  const bool adds = name.starts_with("aten::scatter_add");
   Rows rows;
   for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
-    const bool equal = std::all_of(q.in().begin(), q.in().end(), [&](const Operand& x) {
-      return x.sizes[d] == q.in(0).sizes[d];
-    });
-    if (d == dim || !equal) continue;
-    rows.push_back(split(std::vector<int>(q.inputs(), static_cast<int>(d)), {static_cast<int>(d)}));
+    const int at = static_cast<int>(d);
+    if (d == dim) {
+      std::vector<int> in(q.inputs(), -1);
+      in[0] = at;
+      rows.push_back(split(in, {at}));  // LocalForm::rows_of_result
+      // Each rank adds what it has to its own term.
+      if (adds && q.in(1).sizes[d] == q.in(2).sizes[d]) {
+        rows.push_back({{Placement::partial(), Placement::shard(at), Placement::shard(at)},
+                        {Placement::partial()}});
+      }
+    } else {
+      const bool equal = std::all_of(q.in().begin(), q.in().end(), [&](const Operand& x) {
+        return x.sizes[d] == q.in(0).sizes[d];
+      });
+      if (equal) rows.push_back(split(std::vector<int>(q.inputs(), at), {at}));
+    }
   }
+  if (adds) rows.push_back(linear(3, {0, 2}));
+  return rows;
+}
+
+// self, index, and for some ops source
+Rows index_add(const Question& q) {
+  if (q.in(0).dims() == 0 || q.in(1).dims() != 1) return {};
+  const std::size_t dim = q.dim();
+  const bool adds = q.schema().name().starts_with("aten::index_add");
+  const bool has_source = q.inputs() == 3 && q.in(2).dims() == q.in(0).dims();
+  Rows rows;
+  for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
+    const int at = static_cast<int>(d);
+    std::vector<int> in(q.inputs(), -1);
+    in[0] = at;
+    if (has_source && d != dim) in[2] = at;
+    rows.push_back(split(in, {at}));  // along `dim`: LocalForm::rows_of_result
+  }
+  if (adds && has_source) {
+    rows.push_back(
+        {{Placement::partial(), Placement::shard(0), Placement::shard(static_cast<int>(dim))},
+         {Placement::partial()}});
+  }
+  if (adds) rows.push_back(linear(3, {0, 2}));
   return rows;
 }
 
 namespace {
 
-/// Where the one index tensor of `x[:, i]` is; nothing when there are several, or it is a mask.
-std::optional<std::size_t> only_index(const Question& q) {
-  std::optional<std::size_t> found;
-  for (std::size_t i = 1; i < q.inputs(); ++i) {
-    if (!q.in(i).given) continue;
-    const at::ScalarType dtype = q.in(i).dtype;
-    if (found || dtype == at::kBool || dtype == at::kByte) return std::nullopt;
-    found = i - 1;
+/// How the index tensors of `x[i, :, j]` meet.
+struct Indexing {
+  std::vector<std::size_t> dims;  ///< of self, that are indexed
+  Shape common;                   ///< what the index tensors broadcast to
+  std::size_t at = 0;             ///< where that is in the result
+};
+
+/// The operands that are indices come after self; nothing where one is a mask.
+std::optional<Indexing> indexing(const Question& q) {
+  Indexing out;
+  const std::size_t count = q.arg("indices")->toListRef().size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const Operand& index = q.in(1 + i);
+    if (!index.given) continue;
+    if (index.dtype == at::kBool || index.dtype == at::kByte) return std::nullopt;
+    out.dims.push_back(i);
+    while (out.common.size() < index.dims()) out.common.insert(0, 1);
+    const std::size_t missing = out.common.size() - index.dims();
+    for (std::size_t d = 0; d < index.dims(); ++d) {
+      if (index.sizes[d] != 1) out.common[missing + d] = index.sizes[d];
+    }
   }
-  return found;
+  if (out.dims.empty()) return std::nullopt;
+  const bool adjacent = out.dims.back() - out.dims.front() + 1 == out.dims.size();
+  out.at = adjacent ? out.dims.front() : 0;
+  return out;
+}
+
+bool is_indexed(const Indexing& x, std::size_t d) {
+  return std::find(x.dims.begin(), x.dims.end(), d) != x.dims.end();
+}
+
+/// Where a dimension of self that is not indexed is in the result.
+int place_in_result(const Indexing& x, std::size_t d) {
+  std::size_t before = 0;
+  for (std::size_t i = 0; i < d; ++i) before += is_indexed(x, i) ? 0 : 1;
+  return static_cast<int>(before < x.at ? before : before + x.common.size());
+}
+
+Shape indexed_sizes(const Question& q, const Indexing& x) {
+  Shape kept;
+  for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
+    if (!is_indexed(x, d)) kept.push_back(q.in(0).sizes[d]);
+  }
+  Shape out;
+  for (std::size_t d = 0; d < x.at; ++d) out.push_back(kept[d]);
+  for (const std::int64_t n : x.common) out.push_back(n);
+  for (std::size_t d = x.at; d < kept.size(); ++d) out.push_back(kept[d]);
+  return out;
+}
+
+/// For each operand, the dimension that index `d` of the common sizes is; -1 where it repeats.
+std::vector<int> cut_indices(const Question& q, const Indexing& x, std::size_t d) {
+  std::vector<int> in(q.inputs(), -1);
+  for (const std::size_t dim : x.dims) {
+    const Operand& index = q.in(1 + dim);
+    const std::size_t missing = x.common.size() - index.dims();
+    if (d >= missing && index.sizes[d - missing] != 1) in[1 + dim] = static_cast<int>(d - missing);
+  }
+  return in;
 }
 
 }  // namespace
 
 // self, indices...
 Rows index(const Question& q) {
-  const auto at = only_index(q);
-  if (!at) return {};
-  const auto dim = static_cast<int>(*at);
-  const auto extra = static_cast<int>(q.in(*at + 1).dims());
+  const auto x = indexing(q);
+  if (!x) return {};
   Rows rows;
-  for (int d = 0; d < static_cast<int>(q.in(0).dims()); ++d) {
-    if (d == dim) continue;
+  for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
+    if (is_indexed(*x, d)) continue;
     std::vector<int> in(q.inputs(), -1);
-    in[0] = d;
-    rows.push_back(split(in, {d < dim ? d : d - 1 + extra}));
+    in[0] = static_cast<int>(d);
+    rows.push_back(split(in, {place_in_result(*x, d)}));
   }
-  for (int d = 0; d < extra; ++d) {
-    std::vector<int> in(q.inputs(), -1);
-    in[*at + 1] = d;
-    rows.push_back(split(in, {dim + d}));
+  for (std::size_t d = 0; d < x->common.size(); ++d) {
+    if (x->common[d] == 1) continue;
+    rows.push_back(split(cut_indices(q, *x, d), {static_cast<int>(x->at + d)}));
   }
-  rows.push_back(linear(q.inputs(), {0}));
+  if (x->dims.size() == 1) {
+    add_lookup(q, static_cast<int>(x->dims[0]), indexed_sizes(q, *x), rows);
+  }
+  rows.push_back(moved(q.inputs(), {0}));
   return rows;
 }
 
-/// Nothing where the sizes depend on values or on how several indices meet: the op then runs
-/// replicated, and its result says them.
+/// Nothing where the sizes depend on values: the op then runs replicated, and its result says them.
 Sizes index_sizes(const Question& q) {
-  const auto at = only_index(q);
-  if (!at) return {};
-  Shape out;
-  for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
-    if (d != *at) {
-      out.push_back(q.in(0).sizes[d]);
-    } else {
-      for (const std::int64_t n : q.in(*at + 1).sizes) out.push_back(n);
+  const auto x = indexing(q);
+  if (!x) return {};
+  return {indexed_sizes(q, *x)};
+}
+
+// self, indices..., values
+Rows index_put(const Question& q) {
+  const std::size_t values = q.inputs() - 1;
+  const auto x = indexing(q);
+  Rows rows;
+  if (!x) {
+    // A mask and one number: each element by itself.
+    const Operand& mask = q.in(1);
+    const bool one =
+        q.inputs() == 3 && mask.given && mask.dtype == at::kBool && q.in(values).dims() == 0;
+    for (std::size_t d = 0; one && d < q.in(0).dims(); ++d) {
+      const int at = static_cast<int>(d);
+      rows.push_back(split({at, d < mask.dims() ? at : -1, -1}, {at}));
     }
+    return rows;
   }
-  return {out};
+  const Shape result = indexed_sizes(q, *x);
+  // The dimension of the values that is `d` of what is written; -1 where they repeat.
+  const auto in_values = [&](std::size_t d) {
+    const std::size_t missing = result.size() - q.in(values).dims();
+    return d >= missing && q.in(values).sizes[d - missing] != 1 ? static_cast<int>(d - missing)
+                                                                : -1;
+  };
+  for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
+    std::vector<int> in(q.inputs(), -1);
+    in[0] = static_cast<int>(d);
+    if (is_indexed(*x, d)) {
+      if (x->dims.size() == 1) rows.push_back(split(in, {in[0]}));  // LocalForm::rows_of_result
+      continue;
+    }
+    in[values] = in_values(static_cast<std::size_t>(place_in_result(*x, d)));
+    rows.push_back(split(in, {in[0]}));
+  }
+  if (!q.flag("accumulate")) return rows;
+  for (std::size_t d = 0; d < x->common.size(); ++d) {
+    if (x->common[d] == 1) continue;
+    std::vector<int> in = cut_indices(q, *x, d);
+    in[values] = in_values(x->at + d);
+    Row row = split(in, {-1});
+    row.in[0] = Placement::partial();
+    rows.push_back(std::move(row));
+  }
+  rows.push_back(linear(q.inputs(), {0, values}));
+  return rows;
+}
+
+std::optional<std::size_t> table_dim(const Question& q) {
+  if (q.arg("indices") != nullptr && q.arg("indices")->isList()) {
+    const auto x = indexing(q);
+    return x && x->dims.size() == 1 ? std::optional(x->dims[0]) : std::nullopt;
+  }
+  return q.arg("dim") != nullptr ? q.dim() : 0;
 }
 
 Rows matrix_batch(const Question& q) {
@@ -208,7 +361,7 @@ Rows flip(const Question& q) {
     const bool moves = dims && std::find(dims->begin(), dims->end(), d) != dims->end();
     if (!moves) rows.push_back(split({static_cast<int>(d)}, {static_cast<int>(d)}));
   }
-  rows.push_back(linear(1, {0}));
+  rows.push_back(moved(1, {0}));
   return rows;
 }
 

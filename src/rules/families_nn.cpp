@@ -144,7 +144,7 @@ Rows embedding(const Question& q) {
   for (int d = 0; d < n; ++d) rows.push_back(split({-1, d}, {d}));
   rows.push_back(split({1, -1}, {n}));
   rows.push_back(split({0, -1}, {-1}));  // LocalForm::rows_of_table
-  rows.push_back(linear(2, {0}));
+  rows.push_back(moved(2, {0}));
   return rows;
 }
 

@@ -11,10 +11,12 @@ Row Row::parse(std::string_view text) {
   bool has_kind = false;
   const auto read = [&](std::vector<Placement>& into) {
     do {
-      const bool any_sum = !cursor.peek("P(") && cursor.accept("P");
-      into.push_back(any_sum ? Placement::partial() : parse_placement(cursor));
-      row.linear |= any_sum;
-      has_kind |= !any_sum && into.back().is_partial();
+      const bool any_kind = cursor.accept("P(*)");
+      const bool any_sum = !any_kind && !cursor.peek("P(") && cursor.accept("P");
+      into.push_back(any_sum || any_kind ? Placement::partial() : parse_placement(cursor));
+      row.linear |= any_sum || any_kind;
+      row.any_kind |= any_kind;
+      has_kind |= !any_sum && !any_kind && into.back().is_partial();
     } while (cursor.accept(","));
   };
   read(row.in);
@@ -33,7 +35,8 @@ std::string Row::to_string() const {
   const auto side = [&](const std::vector<Placement>& placements) {
     std::vector<std::string> texts;
     for (const Placement& p : placements) {
-      texts.push_back(linear && p.is_partial() ? "P" : p.to_string());
+      const char* terms = any_kind ? "P(*)" : "P";
+      texts.push_back(linear && p.is_partial() ? terms : p.to_string());
     }
     return join(texts);
   };

@@ -181,7 +181,8 @@ void decide_by_rule(const Frame& f, Decision& d) {
   const std::vector<Shape> sizes = rule.sizes(q);
   if (sizes.empty() && q.results() > 0) return replicate_all(f, d);
   std::vector<Row> rows = rule.rows(q);
-  std::erase_if(rows, [&](const Row& row) { return row.linear && !adds_up(q, d, row); });
+  std::erase_if(rows,
+                [&](const Row& row) { return row.linear && !row.any_kind && !adds_up(q, d, row); });
   const auto operands = candidates(f, d, q.inputs());
   const std::size_t results = std::max<std::size_t>(q.results(), 1);
   const auto self = written_operand(f);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "intarsia/boxes.h"
+#include "rules/families.h"
 #include "tensor/decide.h"
 #include "tensor/state.h"
 
@@ -97,30 +98,131 @@ void loss_from_sum(const Frame& f, const Question& q, Decision& d) {
       };
 }
 
-/// A lookup in a table of which this rank has some rows: what it does not have is 0.
-void rows_of_table(const Frame& f, Decision& d) {
-  if (summed_axes(d.layouts[0], d.out_layouts[0]).empty()) return;
-  const auto here = hosted_coordinates(f.lead->world(), f.mesh());
-  std::vector<std::vector<Range>> runs;
-  for (const Coordinate& at : here) {
-    const Boxes held = boxes(d.layouts[0], d.in[0]->sizes, at);
-    runs.emplace_back(held.runs(0).begin(), held.runs(0).end());
+/// The rows of a tensor that a rank holds, and where they are among those.
+class HeldRows {
+ public:
+  HeldRows(const Layout& layout, const Shape& sizes, std::size_t dim, const Coordinate& at)
+      : size_(sizes[dim]) {
+    const Boxes held = boxes(layout, sizes, at);
+    runs_.assign(held.runs(dim).begin(), held.runs(dim).end());
+    for (const Range& r : runs_) count_ += r.size();
   }
-  d.local_call = [runs](std::size_t m, torch::jit::Stack& stack) {
-    const at::Tensor table = stack[0].toTensor();
-    const at::Tensor index = stack[1].toTensor();
-    at::Tensor row = at::zeros_like(index);
+
+  std::int64_t count() const { return count_; }
+
+  /// An index into all rows as one into those held, `foreign` for others; and which are held.
+  std::pair<at::Tensor, at::Tensor> find(const at::Tensor& index, std::int64_t foreign) const {
+    const at::Tensor from_front = at::where(index.lt(0), index + size_, index);
+    // Kernels look at this themselves, but would look at places in the piece.
+    if (index.numel() > 0 && index.is_cpu()) {
+      const auto [least, most] = from_front.aminmax();
+      TORCH_CHECK_INDEX(least.item<std::int64_t>() >= 0 && most.item<std::int64_t>() < size_,
+                        "index out of range: from ", index.min().item<std::int64_t>(), " to ",
+                        index.max().item<std::int64_t>(), " in a dimension of ", size_);
+    }
+    at::Tensor row = at::full_like(index, foreign);
     at::Tensor mine = at::zeros_like(index, at::kBool);
     std::int64_t first = 0;
-    for (const Range& r : runs[m]) {
-      const at::Tensor inside = index.ge(r.begin).logical_and(index.lt(r.end));
-      row = at::where(inside, index - (r.begin - first), row);
+    for (const Range& r : runs_) {
+      const at::Tensor inside = from_front.ge(r.begin).logical_and(from_front.lt(r.end));
+      row = at::where(inside, from_front - (r.begin - first), row);
       mine = mine.logical_or(inside);
       first += r.size();
     }
-    at::Tensor out = at::embedding(table, row).masked_fill(mine.logical_not().unsqueeze(-1), 0);
-    stack.clear();
-    stack.emplace_back(std::move(out));
+    return {row, mine};
+  }
+
+ private:
+  std::int64_t size_;
+  std::int64_t count_ = 0;
+  std::vector<Range> runs_;
+};
+
+std::vector<HeldRows> held_rows(const Frame& f, const Layout& layout, const Shape& sizes,
+                                std::size_t dim) {
+  std::vector<HeldRows> out;
+  for (const Coordinate& at : hosted_coordinates(f.lead->world(), f.mesh())) {
+    out.emplace_back(layout, sizes, dim, at);
+  }
+  return out;
+}
+
+/// The one index tensor of an op, which may be in a list.
+class IndexArgument {
+ public:
+  explicit IndexArgument(const Frame& f)
+      : place_(place_of(f, argument_index(f.info.op.schema(), "index") ? "index" : "indices")) {
+    const c10::IValue& value = f.argument(place_);
+    if (!value.isList()) return;
+    for (std::size_t i = 0; i < value.toListRef().size(); ++i) {
+      const c10::IValue& e = value.toListRef()[i];
+      if (e.isTensor() && e.toTensor().defined()) element_ = i;
+    }
+  }
+
+  at::Tensor get(const torch::jit::Stack& stack) const {
+    return (element_ ? stack[place_].toListRef()[*element_] : stack[place_]).toTensor();
+  }
+
+  void set(torch::jit::Stack& stack, const at::Tensor& index) const {
+    if (!element_) {
+      stack[place_] = index;
+      return;
+    }
+    c10::List<std::optional<at::Tensor>> list;
+    for (std::size_t i = 0; i < stack[place_].toListRef().size(); ++i) {
+      list.push_back(i == *element_ ? std::optional(index) : std::nullopt);
+    }
+    stack[place_] = list;
+  }
+
+ private:
+  std::size_t place_;
+  std::optional<std::size_t> element_;
+};
+
+/// A lookup in a table of which this rank has some rows: what it does not have is 0.
+void rows_of_table(const Frame& f, const Question& q, Decision& d) {
+  if (summed_axes(d.layouts[0], d.out_layouts[0]).empty()) return;
+  const std::size_t dim = rules::table_dim(q).value();
+  const auto held = held_rows(f, d.layouts[0], d.in[0]->sizes, dim);
+  const bool whole_shape = f.info.base_name == "gather";  // the index has all dimensions
+  const bool lookup = f.info.base_name == "embedding";    // its dimensions come first
+  const bool one_row = f.info.base_name == "index_select" && q.in(1).dims() == 0;
+  const auto at = static_cast<std::int64_t>(whole_shape || lookup ? 0 : dim);
+  d.local_call = [=, index = IndexArgument(f), op = f.info.op](std::size_t m,
+                                                               torch::jit::Stack& stack) {
+    auto [row, mine] = held[m].find(index.get(stack), 0);
+    index.set(stack, row);
+    op.callBoxed(&stack);
+    const at::Tensor out = stack[0].toTensor();
+    std::vector<std::int64_t> sizes(static_cast<std::size_t>(at), 1);
+    for (const std::int64_t n : mine.sizes()) sizes.push_back(n);
+    if (one_row) sizes.push_back(1);
+    sizes.resize(std::max(sizes.size(), static_cast<std::size_t>(out.dim())), 1);
+    stack[0] = out.masked_fill(mine.logical_not().view(sizes), 0);
+  };
+}
+
+/// Writes by index to a tensor of which this rank has some rows: those for others go to a spare
+/// row, which is dropped.
+void rows_of_result(const Frame& f, const Question& q, Decision& d) {
+  const auto where = rules::table_dim(q);
+  if (!where || d.layouts[0].axes_of(static_cast<int>(*where)).size() == 0) return;
+  const std::size_t table_dim = *where;
+  const auto dim = static_cast<std::int64_t>(table_dim);
+  const auto held = held_rows(f, d.layouts[0], d.in[0]->sizes, table_dim);
+  const bool in_place = f.info.in_place;
+  d.local_call = [=, index = IndexArgument(f), op = f.info.op](std::size_t m,
+                                                               torch::jit::Stack& stack) {
+    const at::Tensor self = stack[0].toTensor();
+    std::vector<std::int64_t> spare = self.sizes().vec();
+    spare[table_dim] = 1;
+    stack[0] = at::cat({self, at::zeros(spare, self.options())}, dim);
+    index.set(stack, held[m].find(index.get(stack), held[m].count()).first);
+    op.callBoxed(&stack);
+    at::Tensor out = stack[0].toTensor().narrow(dim, 0, held[m].count());
+    stack[0] = in_place ? self.copy_(out) : out.contiguous();
   };
 }
 
@@ -151,7 +253,10 @@ void set_local_form(const Frame& f, const Rule& rule, const Question& q,
       loss_from_sum(f, q, d);
       break;
     case LocalForm::rows_of_table:
-      rows_of_table(f, d);
+      rows_of_table(f, q, d);
+      break;
+    case LocalForm::rows_of_result:
+      rows_of_result(f, q, d);
       break;
   }
   if (!rule.options.sizes_argument.empty() && d.out_layouts[0].least_dims() > 0) {
