@@ -112,6 +112,7 @@ enum class LocalForm : std::uint8_t {
   loss_from_sum,   ///< a mean loss over a cut batch: sums, divided by the whole weight
   rows_of_table,   ///< a lookup in a table of which this rank has some rows
   rows_of_result,  ///< writes by index to a tensor of which this rank has some rows
+  scan,            ///< a running sum or product over a cut dimension: what comes before is added
 };
 
 /// An op in terms of other ops. It gets the arguments of the overload without out=, distributed

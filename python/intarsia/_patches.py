@@ -1,4 +1,4 @@
-"""The three methods of torch.Tensor that C++ has no way to override: __repr__, __deepcopy__, __reduce_ex__.
+"""The methods of torch.Tensor that C++ has no way to override: __repr__, __deepcopy__, __reduce_ex__, tolist, numpy.
 
 For plain tensors, and for all classes that have their own, they do what they did before.
 """
@@ -111,10 +111,11 @@ def reduce(tensor: Tensor) -> tuple:
 
 
 def install() -> None:
-    """Puts the three methods in place, once."""
+    """Puts the methods in place, once."""
     if hasattr(Tensor.__repr__, "_intarsia"):
         return
     plain_repr, plain_deepcopy, plain_reduce = Tensor.__repr__, Tensor.__deepcopy__, Tensor.__reduce_ex__
+    plain_tolist, plain_numpy = Tensor.tolist, Tensor.numpy
     has_layout = _C.has_layout
 
     @functools.wraps(plain_repr)
@@ -131,6 +132,20 @@ def install() -> None:
     def __reduce_ex__(self, proto):
         return reduce(self) if has_layout(self) else plain_reduce(self, proto)
 
+    @functools.wraps(plain_tolist)
+    def tolist(self):
+        return plain_tolist(_C.full(self.detach()) if has_layout(self) else self)
+
+    @functools.wraps(plain_numpy)
+    def numpy(self, *, force=False):
+        if has_layout(self):
+            raise TypeError(
+                f"[numpy] {_C.describe(self)} has no memory of its own; take intarsia.full(tensor).numpy() or "
+                "intarsia.local(tensor).numpy()"
+            )
+        return plain_numpy(self, force=force)
+
     __repr__._intarsia = True
     Tensor.__repr__, Tensor.__deepcopy__, Tensor.__reduce_ex__ = __repr__, __deepcopy__, __reduce_ex__
+    Tensor.tolist, Tensor.numpy = tolist, numpy
     torch.serialization.add_safe_globals([restore])  # for torch.load with weights_only

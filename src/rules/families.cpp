@@ -319,6 +319,14 @@ void add_reduced(const Question& q, const std::optional<std::vector<std::size_t>
 
 }  // namespace
 
+Rows scan(const Question& q) {
+  Rows rows = along(q);
+  if (q.in(0).dims() == 0) return rows;
+  const auto d = static_cast<int>(q.dim());
+  rows.push_back(split({d}, {d}));  // LocalForm::scan
+  return rows;
+}
+
 Rows softmax(const Question& q) {
   Rows rows = along(q);
   if (q.in(0).dims() == 0) return rows;

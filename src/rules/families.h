@@ -45,6 +45,7 @@ Sizes reduced_sizes(const Question& q);
 Rows along(const Question& q);  // every dimension but `dim`; results have the operand's sizes
 Sizes along_sizes(const Question& q);
 Rows softmax(const Question& q);
+Rows scan(const Question& q);
 Rows logsumexp(const Question& q);
 Rows loss_over_all(const Question& q);
 Sizes loss_sizes(const Question& q);

@@ -1,3 +1,4 @@
+#include <ATen/core/Reduction.h>
 // Families of neural-network ops.
 #include "base/text.h"
 #include "intarsia/error.h"
@@ -174,26 +175,54 @@ Sizes embedding_backward_sizes(const Question& q) {
   return {Shape{q.integer("num_weights"), q.in(0).sizes.back()}};
 }
 
+namespace {
+
+/// Where a dimension of the scores that is not the classes is in the targets.
+int in_targets(std::size_t d) { return static_cast<int>(d == 0 ? 0 : d - 1); }
+
+}  // namespace
+
 // self, target, weight -> loss, total_weight
 Rows nll_loss(const Question& q) {
-  if (q.in(0).dims() < 2) return {};
-  Row batch = split({0, 0, -1}, {-1, -1});
-  if (q.integer("reduction", 1) == 0) batch.out = {Placement::shard(0), Placement()};
-  // A mean needs the whole weight before it can divide: LocalForm::loss_from_sum.
-  if (q.integer("reduction", 1) == 1) batch.out[1] = Placement();
-  return {batch};
+  const auto reduction = q.integer("reduction", at::Reduction::Mean);
+  Rows rows;
+  const std::size_t dims = q.in(0).dims();
+  for (std::size_t d = 0; d < dims; ++d) {
+    if (dims == 1 || d == 1) continue;
+    Row row = split({static_cast<int>(d), in_targets(d), -1}, {-1, -1});
+    if (reduction == at::Reduction::None) {
+      row.out = {Placement::shard(in_targets(d)), Placement()};
+    }
+    // A mean needs the whole weight before it can divide: LocalForm::loss_from_sum.
+    if (reduction == at::Reduction::Mean) row.out[1] = Placement();
+    rows.push_back(std::move(row));
+  }
+  const int classes = dims == 1 ? 0 : 1;
+  Row cut = split({classes, -1, -1}, {-1, -1});
+  cut.out[1] = Placement();
+  rows.push_back(by_formula(std::move(cut), 0));
+  return rows;
 }
 
 Sizes nll_loss_sizes(const Question& q) {
-  if (q.integer("reduction", 1) != 0) return {Shape{}, Shape{}};
+  if (q.integer("reduction", at::Reduction::Mean) != at::Reduction::None) return {Shape{}, Shape{}};
   return {q.in(1).sizes, Shape{}};
 }
 
 // grad_out, self, target, weight, total_weight -> grad of self
 Rows nll_loss_backward(const Question& q) {
-  if (q.in(1).dims() < 2) return {};
-  const int grad = q.integer("reduction", 1) == 0 ? 0 : -1;
-  return {split({grad, 0, 0, -1, -1}, {0}), linear(q.inputs(), {0})};
+  const bool reduced = q.integer("reduction", at::Reduction::Mean) != at::Reduction::None;
+  Rows rows;
+  const std::size_t dims = q.in(1).dims();
+  for (std::size_t d = 0; d < dims; ++d) {
+    if (dims == 1 || d == 1) continue;
+    const int at = static_cast<int>(d);
+    rows.push_back(split({reduced ? -1 : in_targets(d), at, in_targets(d), -1, -1}, {at}));
+  }
+  const int classes = dims == 1 ? 0 : 1;
+  rows.push_back(by_formula(split({-1, classes, -1, -1, -1}, {classes}), 0));
+  rows.push_back(linear(q.inputs(), {0}));
+  return rows;
 }
 
 // ---- attention -------------------------------------------------------------------------------

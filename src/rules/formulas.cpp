@@ -1,6 +1,7 @@
 #include "rules/formulas.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/Reduction.h>
 
 namespace intarsia::rules {
 namespace {
@@ -53,6 +54,60 @@ at::Tensor logsumexp_formula(const at::Tensor& self, at::IntArrayRef dim, bool k
   const at::Tensor sum = (x - shift).exp().sum(dim, true).log() + shift;
   const at::Tensor out = keepdim ? sum : sum.sum(dim);  // they are all of size 1 by now
   return whole_numbers ? out : out.to(self.scalar_type());
+}
+
+// ---- losses over classes ---------------------------------------------------------------------
+
+namespace {
+
+/// The classes that count, those to ignore as class 0, and the weight of each sample.
+struct Targets {
+  at::Tensor ignored;
+  at::Tensor classes;
+  at::Tensor weights;
+
+  Targets(const at::Tensor& target, const std::optional<at::Tensor>& weight,
+          std::int64_t ignore_index, at::ScalarType type) {
+    ignored = target.eq(ignore_index);
+    classes = target.masked_fill(ignored, 0);
+    weights = weight && weight->defined()
+                  ? weight->index({classes}).to(type).masked_fill(ignored, 0)
+                  : ignored.logical_not().to(type);
+  }
+};
+
+std::int64_t class_dim(const at::Tensor& self) { return self.dim() == 1 ? 0 : 1; }
+
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor> nll_loss_formula(const at::Tensor& self,
+                                                    const at::Tensor& target,
+                                                    const std::optional<at::Tensor>& weight,
+                                                    std::int64_t reduction,
+                                                    std::int64_t ignore_index) {
+  const std::int64_t dim = class_dim(self);
+  const Targets t(target, weight, ignore_index, self.scalar_type());
+  const at::Tensor picked = self.gather(dim, t.classes.unsqueeze(dim)).squeeze(dim);
+  const at::Tensor losses = (picked * t.weights).neg();
+  if (reduction == at::Reduction::None) {
+    return {losses, t.weights.new_zeros({})};
+  }
+  const at::Tensor total = t.weights.sum();
+  const at::Tensor sum = losses.sum();
+  return {reduction == at::Reduction::Mean ? sum / total : sum, total};
+}
+
+at::Tensor nll_loss_backward_formula(const at::Tensor& grad, const at::Tensor& self,
+                                     const at::Tensor& target,
+                                     const std::optional<at::Tensor>& weight,
+                                     std::int64_t reduction, std::int64_t ignore_index,
+                                     const at::Tensor& total_weight) {
+  const std::int64_t dim = class_dim(self);
+  const Targets t(target, weight, ignore_index, self.scalar_type());
+  at::Tensor each = (grad * t.weights).neg();
+  // Where all are ignored there is no weight to divide by, and still no gradient.
+  if (reduction == at::Reduction::Mean) each = (each / total_weight).masked_fill(t.ignored, 0);
+  return at::zeros_like(self).scatter(dim, t.classes.unsqueeze(dim), each.unsqueeze(dim));
 }
 
 }  // namespace intarsia::rules

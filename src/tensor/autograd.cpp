@@ -30,8 +30,9 @@ DistributedImpl& ours(std::string_view where, const at::Tensor& t) {
 
 void check_mesh(std::string_view where, const Layout& layout, const Mesh& mesh) {
   if (layout.mesh() != mesh) {
-    fail<ValueError>(where, "the tensor lies on ", mesh, ", not on ", layout.mesh(),
-                     "; moving between meshes is not built yet");
+    fail<ValueError>(
+        where, "the tensor lies on ", mesh, ", not on ", layout.mesh(),
+        "; tensors stay on their mesh: full() gives the whole, distribute() cuts it on another");
   }
 }
 
@@ -329,8 +330,9 @@ at::Tensor from_locals(const std::vector<at::Tensor>& pieces, const Layout& layo
     }
     if (piece.sizes() != to_ref(expected)) {
       fail<ValueError>(name, "the piece of rank ", rank, " has sizes (", join(piece.sizes()),
-                       "), but ", layout, " gives it (", join(expected), ") of (", join(sizes),
-                       "); say the global sizes in `shape`");
+                       "), but ", layout, " gives it (", join(expected), ") of (", join(sizes), ")",
+                       options.shape ? "; boxes() says how a layout cuts a tensor"
+                                     : "; say the global sizes in `shape`");
     }
     if (!in_order(piece, *spec).is_same(piece) || !piece.is_non_overlapping_and_dense()) {
       fail<ValueError>(
@@ -347,7 +349,8 @@ namespace {
 
 /// The layout of the gradient of pieces, which must be said where they are not cut.
 Layout checked_grad_layout(std::string_view where, const at::Tensor& tensor,
-                           const std::optional<Layout>& grad_layout) {
+                           const std::optional<Layout>& grad_layout,
+                           std::string_view argument = "grad_layout") {
   const Layout& layout = impl_of(tensor).spec()->layout;
   if (grad_layout) check_mesh(where, *grad_layout, layout.mesh());
   if (grad_layout || !tensor.requires_grad() || !at::GradMode::is_enabled()) {
@@ -360,8 +363,9 @@ Layout checked_grad_layout(std::string_view where, const at::Tensor& tensor,
         where, describe(tensor), " requires a gradient and is ", p, " on axis ",
         layout.mesh().name(a),
         ": whether each rank's gradient is the whole or a part of it depends on what is done "
-        "with the piece; pass grad_layout with R (every rank computes the same) or P(sum) (each "
-        "computes its part) there");
+        "with the piece; pass ",
+        argument,
+        " with R (every rank computes the same) or P(sum) (each computes its part) there");
   }
   return layout;
 }
@@ -418,7 +422,8 @@ std::vector<at::Tensor> local_region(
     const auto grad = i < region.grads.size() ? region.grads[i] : std::nullopt;
     const at::Tensor moved_input = is_ours(inputs[i]) ? redistribute(inputs[i], region.in[i])
                                                       : distribute(inputs[i], region.in[i], world);
-    pieces[i] = locals(moved_input, grad);
+    pieces[i] =
+        pieces_of(moved_input, checked_grad_layout(name, moved_input, grad, "grads"), false);
   }
   std::vector<std::vector<at::Tensor>> results(region.out.size());
   for (std::size_t m = 0; m < pieces[0].size(); ++m) {

@@ -67,7 +67,10 @@ class Run {
     prepare();
     results_.resize(d_.results.size());
     for (std::size_t m = 0; m < members_; ++m) run_member(m);
-    if (d_.afterwards) d_.afterwards(results_);
+    if (d_.afterwards) {
+      d_.afterwards(results_);
+      keep_written();
+    }
     if (d_.brings_back || f_.info.has_out) bring_back();
     Stack out;
     std::size_t r = 0;
@@ -189,6 +192,23 @@ class Run {
     results_.resize(std::max(results_.size(), stack.size()));
     for (std::size_t r = 0; r < stack.size(); ++r) {
       if (stack[r].isTensor()) results_[r].push_back(stack[r].toTensor());
+    }
+  }
+
+  /// What came of results that are written, into where they are kept.
+  void keep_written() {
+    for (std::size_t r = 0; r < d_.results.size(); ++r) {
+      const Result& result = d_.results[r];
+      if (result.kind != Result::Kind::written) continue;
+      for (std::size_t m = 0; m < members_; ++m) {
+        at::Tensor& piece = pieces_[result.operand][m];
+        if (piece.is_same(results_[r][m])) continue;
+        if (f_.tensors[result.operand].is_out) {
+          piece = results_[r][m];
+        } else {
+          piece.copy_(results_[r][m]);
+        }
+      }
     }
   }
 

@@ -1,4 +1,5 @@
-// Formulas of ATen that write into a plain tensor or read memory, in a form that stays distributed.
+// Formulas of ATen that write into a plain tensor or read memory, in a form that stays distributed;
+// and those of autograd that send less when they know the layout.
 #pragma once
 
 namespace intarsia {

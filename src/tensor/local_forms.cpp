@@ -258,6 +258,9 @@ void set_local_form(const Frame& f, const Rule& rule, const Question& q,
     case LocalForm::rows_of_result:
       rows_of_result(f, q, d);
       break;
+    case LocalForm::scan:
+      set_scan(f, q, d);
+      break;
   }
   if (!rule.options.sizes_argument.empty() && d.out_layouts[0].least_dims() > 0) {
     replace_sizes(f, rule.options.sizes_argument, sizes[0], d.out_layouts[0], d);

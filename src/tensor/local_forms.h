@@ -9,6 +9,9 @@ namespace intarsia {
 void set_local_form(const Frame& frame, const Rule& rule, const Question& question,
                     const std::vector<Shape>& sizes, Decision& decision);
 
+/// LocalForm::scan: each run of a cut dimension by itself, then what all runs before it add up to.
+void set_scan(const Frame& frame, const Question& question, Decision& decision);
+
 /// The same for factories: each rank makes its piece.
 void set_local_factory(const Frame& frame, Decision& decision);
 

@@ -56,6 +56,13 @@ ArgumentKind kind_of(const c10::Argument& a) {
   }
 }
 
+/// Ops that do what others do, under another name.
+std::string_view known_as(std::string_view base) {
+  if (base == "_index_put_impl" || base == "_unsafe_index_put") return "index_put";
+  if (base == "_unsafe_index") return "index";
+  return base;
+}
+
 bool is_view(const c10::FunctionSchema& schema, std::string_view base) {
   if (base == "_unsafe_view") return !schema.arguments().back().is_out();
   if (schema.returns().empty() || schema.arguments().empty()) return false;
@@ -72,7 +79,7 @@ std::shared_ptr<const Rule> rule_of(const c10::OperatorHandle& op) {
   if (!name.starts_with("aten::")) {
     return find_rule(name.substr(0, name.find("::") + 2) + base);
   }
-  return find_rule(base, op.hasTag(at::Tag::pointwise) || base == "copy");
+  return find_rule(known_as(base), op.hasTag(at::Tag::pointwise) || base == "copy");
 }
 
 OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
