@@ -22,10 +22,13 @@ constexpr std::size_t kVariantCombinations = 16;
 
 // Ops that are not run on pieces in layouts that no rule offers: their kernels read out of bounds
 // where operands do not fit together. The last one gives, but for the last bit, its first operand.
-constexpr std::array<std::string_view, 6> kUnchecked{
+constexpr std::array<std::string_view, 9> kUnchecked{
     "aten::_scaled_dot_product_flash_attention_for_cpu",
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
     "aten::embedding_dense_backward",
+    "aten::linalg_ldl_solve",
+    "aten::linalg_lu_solve",
+    "aten::lu_unpack",
     "aten::max_pool2d_with_indices_backward",
     "aten::nll_loss_backward",
     "aten::nextafter"};

@@ -95,7 +95,7 @@ std::vector<std::vector<std::size_t>> linear_in(const Question& q) {
   };
   const bool two = q.inputs() >= 2;
   if (name == "copy" && is_whole(q.in(0).dtype)) return {};  // it rounds each term
-  if (is({"add", "sub"}) || (name == "lerp" && q.inputs() == 2) || name == "copy") {
+  if (is({"add", "sub", "complex"}) || (name == "lerp" && q.inputs() == 2) || name == "copy") {
     return two ? std::vector<std::vector<std::size_t>>{{0, 1}}
                : std::vector<std::vector<std::size_t>>{};
   }
@@ -203,6 +203,17 @@ Rows dot(const Question&) { return einsum({"k", "k"}, ""); }
 Rows addmm(const Question& q) { return with_term(q, mm(q), 2); }
 Rows baddbmm(const Question& q) { return with_term(q, bmm(q), 3); }
 
+/// ATen does not widen a term where the matrix is empty, as it may be on some rank.
+Rows addmv(const Question& q) {
+  Rows rows = with_term(q, mv(q), 1);
+  const bool widens = q.in(0).sizes != Shape{q.in(1).sizes[0]};
+  std::erase_if(rows, [&](const Row& row) { return widens && !row.linear; });
+  return rows;
+}
+
+Rows addr(const Question& q) { return with_term(q, einsum({"m", "n"}, "mn"), 2); }
+Rows addbmm(const Question& q) { return with_term(q, einsum({"bmk", "bkn"}, "mn"), 2); }
+
 Sizes matmul_sizes(const Question& q) {
   const std::size_t first = q.inputs() - 2;  // a term may come before
   const Shape& a = q.in(first).sizes;
@@ -220,9 +231,49 @@ Sizes matmul_sizes(const Question& q) {
   return {out};
 }
 
+Sizes addr_sizes(const Question& q) {
+  if (q.in(1).dims() != 1 || q.in(2).dims() != 1) return {};  // ATen says what is wrong
+  return {Shape{q.in(1).sizes[0], q.in(2).sizes[0]}};
+}
+
+Sizes addbmm_sizes(const Question& q) {
+  if (q.in(1).dims() != 3 || q.in(2).dims() != 3) return {};
+  return {Shape{q.in(1).sizes[1], q.in(2).sizes[2]}};
+}
+
+/// Vectors of three along `dim`, which counts in what the operands broadcast to.
+Rows cross(const Question& q) {
+  const std::size_t dims = broadcast_sizes(q)[0].size();
+  const auto dim = static_cast<int>(normalize_dim(q.schema().name(), q.integer("dim", -1), dims));
+  Rows rows = pointwise(q);
+  std::erase_if(rows, [&](const Row& row) { return row.out[0] == Placement::shard(dim); });
+  rows.push_back(linear(2, {0}));
+  rows.push_back(linear(2, {1}));
+  return rows;
+}
+
 // ---- reductions ------------------------------------------------------------------------------
 
 Rows sum(const Question& q) { return reduction(q, Placement::partial(), true); }
+
+Rows sum_of_each(const Question& q) { return reduction(q, Placement::partial(), false); }
+
+Rows aminmax(const Question& q) {
+  Rows rows = reduction(q, Placement::partial(Reduction::min), false);
+  for (Row& row : rows) {
+    row.out.push_back(row.out[0].is_shard() ? row.out[0] : Placement::partial(Reduction::max));
+  }
+  return rows;
+}
+
+/// Counts in bins add up where arguments say what the bins are.
+Rows histc(const Question& q) {
+  const auto bound = [&](const char* name) { return q.arg(name)->toScalar().toDouble(); };
+  if (bound("min") == bound("max")) return {};
+  return reduction(q, Placement::partial(), false);
+}
+
+Sizes histc_sizes(const Question& q) { return {Shape{q.integer("bins")}}; }
 
 Rows extremum(const Question& q) {
   if (q.schema().overload_name() == "other") return pointwise(q);

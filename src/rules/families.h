@@ -33,12 +33,21 @@ Rows dot(const Question& q);
 Rows addmm(const Question& q);
 Rows baddbmm(const Question& q);
 Sizes matmul_sizes(const Question& q);
+Rows addmv(const Question& q);
+Rows addr(const Question& q);
+Sizes addr_sizes(const Question& q);
+Rows addbmm(const Question& q);
+Sizes addbmm_sizes(const Question& q);
 
 Rows sum(const Question& q);
 Rows extremum(const Question& q);
 Rows logical(const Question& q);
 Rows product(const Question& q);
 Rows vector_norm(const Question& q);
+Rows sum_of_each(const Question& q);  // sums of what is not linear: nansum, count_nonzero
+Rows aminmax(const Question& q);
+Rows histc(const Question& q);
+Sizes histc_sizes(const Question& q);
 Rows reduce_whole(const Question& q);  // no reduced dimension may be cut
 Sizes reduced_sizes(const Question& q);
 
@@ -49,6 +58,13 @@ Rows scan(const Question& q);
 Rows logsumexp(const Question& q);
 Rows loss_over_all(const Question& q);
 Sizes loss_sizes(const Question& q);
+Rows weighted_loss(const Question& q);  // the same with weights, which broadcast
+Rows margin_loss(const Question& q);    // of rows of scores; not their mean
+Sizes margin_loss_sizes(const Question& q);
+Rows margin_loss_backward(const Question& q);
+Rows renorm(const Question& q);
+Sizes glu_sizes(const Question& q);
+Rows cross(const Question& q);
 
 Rows layer_norm(const Question& q);
 Sizes layer_norm_sizes(const Question& q);
@@ -98,5 +114,72 @@ Sizes view_backward_sizes(const Question& q);
 /// The dimension in which an op looks up rows by index, or writes them; nothing where there is not
 /// one.
 std::optional<std::size_t> table_dim(const Question& q);
+
+// ---- the same to each of many matrices -------------------------------------------------------
+
+using FormulaOf = std::function<std::string(const Question&)>;
+
+/// The rule of an op on the last dimensions of its tensors, which does the same for every index of
+/// the ones before. These broadcast, and any of them can be cut. A formula such as `nn,nK+ -> nK`
+/// names the last ones, of each operand and of each result:
+///
+///     n      a length: where it stands twice, both are equal; `k` on its own: the lesser of m, n
+///     K      a length that can be cut too; a result that lacks it is a sum over it
+///     0      this length
+///     nK+    an operand in which the op is linear; several: jointly
+///     !0     a result that has no dimensions before
+///
+/// An empty formula, or other sizes: the op runs on whole tensors. Where `options` have a
+/// `memory_order`, it does so too but for one dimension before the last ones.
+Rule batched(std::string name, const std::string& formula, RuleOptions options = {});
+/// With a formula that depends on other arguments.
+Rule batched(std::string name, const FormulaOf& formula, RuleOptions options = {});
+
+std::string svd_formula(const Question& q);
+std::string qr_formula(const Question& q);
+std::string eigh_formula(const Question& q);
+std::string lu_formula(const Question& q);
+std::string lu_unpack_formula(const Question& q);
+std::string solve_formula(const Question& q);
+std::string lu_solve_formula(const Question& q);
+std::string solve_triangular_formula(const Question& q);
+std::string ormqr_formula(const Question& q);
+std::string lstsq_formula(const Question& q);
+Rows fft(const Question& q);
+Sizes fft_sizes(const Question& q);
+
+// ---- elements that move ----------------------------------------------------------------------
+
+Rows repeat(const Question& q);
+Sizes repeat_sizes(const Question& q);
+Rows diag_embed(const Question& q);
+Sizes diag_embed_sizes(const Question& q);
+Rows diagonal_backward(const Question& q);
+Rows view_scatter(const Question& q);  // select_scatter, slice_scatter, diagonal_scatter
+Rows trace(const Question& q);
+Sizes one_number(const Question& q);
+Rows searchsorted(const Question& q);
+Sizes searchsorted_sizes(const Question& q);
+/// The rule of an op that looks up every element of one operand in the others.
+Rule lookup(std::string name, const std::string& operand, std::vector<std::size_t> linear_in = {});
+
+// ---- images ----------------------------------------------------------------------------------
+
+Rows upsample(const Question& q);
+Sizes upsample_sizes(const Question& q);
+Sizes sizes_argument(const Question& q);  // what `input_size` or `input_sizes` says
+Rows grid_sampler(const Question& q);
+Sizes grid_sampler_sizes(const Question& q);
+Rows grid_sampler_backward(const Question& q);
+Sizes grid_sampler_backward_sizes(const Question& q);
+Rows max_unpool(const Question& q);
+Sizes max_unpool_sizes(const Question& q);
+Rows channel_shuffle(const Question& q);
+Rows pixel_shuffle(const Question& q);
+Sizes pixel_shuffle_sizes(const Question& q);
+Sizes pixel_unshuffle_sizes(const Question& q);
+Rows image_batch(const Question& q);  // im2col, col2im
+Sizes im2col_sizes(const Question& q);
+Sizes col2im_sizes(const Question& q);
 
 }  // namespace intarsia::rules

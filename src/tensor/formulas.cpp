@@ -1,12 +1,11 @@
-// Formulas of ATen that write into a plain tensor or read memory, in a form that stays distributed;
-// and those of autograd that send less when they know the layout.
+// Formulas of ATen that write into a plain tensor or read memory, in a form that stays distributed.
 #include "tensor/formulas.h"
 
 #include <ATen/ATen.h>
-#include <ATen/CompositeImplicitAutogradFunctions.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
+
+#include <limits>
 
 #include "intarsia/tensor.h"
 #include "tensor/impl.h"
@@ -56,100 +55,170 @@ at::Tensor ctc_loss(const at::Tensor& log_probs, const at::Tensor& targets,
                       at::IntArrayRef(numbers(target_lengths)), blank, reduction, zero_infinity);
 }
 
-/// Whether some axis cuts a dimension of a distributed tensor.
-bool is_cut(const at::Tensor& t, std::int64_t dim) {
-  return is_ours(t) && !impl_of(t).spec()->layout.axes_of(static_cast<int>(dim)).empty();
+/// The gradient of cummax and cummin: each goes to the element that was the largest so far.
+at::Tensor cummaxmin_backward(const at::Tensor& grad, const at::Tensor& input,
+                              const at::Tensor& indices, std::int64_t dim) {
+  return at::zeros_like(input).scatter_add(dim, indices, grad);
 }
 
-/// Cross entropy whose classes are cut: its gradient needs no reduction, for the gradients of a
-/// sample's classes add up to 0 whatever they are.
-class CutCrossEntropy : public torch::autograd::Function<CutCrossEntropy> {
- public:
-  using Context = torch::autograd::AutogradContext;
+at::Tensor trace_backward(const at::Tensor& grad, c10::SymIntArrayRef sizes) {
+  const at::IntArrayRef n = C10_AS_INTARRAYREF_SLOW(sizes);
+  return grad * at::eye(n[0], n[1], grad.options());
+}
 
-  static at::Tensor forward(Context* context, const at::Tensor& self, const at::Tensor& target,
-                            const std::optional<at::Tensor>& weight, std::int64_t reduction,
-                            std::int64_t ignore_index) {
-    const std::int64_t dim = self.dim() == 1 ? 0 : 1;
-    const at::Tensor logs = self.log_softmax(dim);
-    const bool image = self.dim() > 2;
-    const auto [loss, total] =
-        image ? at::nll_loss2d_forward(logs, target, weight, reduction, ignore_index)
-              : at::nll_loss_forward(logs, target, weight, reduction, ignore_index);
-    context->save_for_backward({self, target, weight.value_or(at::Tensor()), logs, total});
-    context->saved_data["reduction"] = reduction;
-    context->saved_data["ignore_index"] = ignore_index;
-    return loss;
+at::Tensor rot90(const at::Tensor& self, std::int64_t k, at::IntArrayRef dims) {
+  TORCH_CHECK(dims.size() == 2, "expected total rotation dims == 2, but got dims = ", dims.size());
+  switch ((k % 4 + 4) % 4) {
+    case 1:
+      return self.flip({dims[1]}).transpose(dims[0], dims[1]);
+    case 2:
+      return self.flip(dims);
+    case 3:
+      return self.flip({dims[0]}).transpose(dims[0], dims[1]);
+    default:
+      return self.clone(at::MemoryFormat::Contiguous);
+  }
+}
+
+at::Tensor rsub(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
+  return at::sub(other, self, alpha);
+}
+
+bool allclose(const at::Tensor& self, const at::Tensor& other, double rtol, double atol,
+              bool equal_nan) {
+  return at::isclose(self, other, rtol, atol, equal_nan).all().item<bool>();
+}
+
+at::Tensor dist(const at::Tensor& self, const at::Tensor& other, const at::Scalar& p) {
+  return at::norm(self - other, p);
+}
+
+/// ATen writes terms into `out` before it has the sizes of the loss.
+at::Tensor& binary_cross_entropy_out(const at::Tensor& self, const at::Tensor& target,
+                                     const std::optional<at::Tensor>& weight,
+                                     std::int64_t reduction, at::Tensor& out) {
+  return out.copy_(at::binary_cross_entropy(self, target, weight, reduction));
+}
+
+/// How many singular values are above atol and above rtol of the largest.
+at::Tensor matrix_rank(const at::Tensor& self, const std::optional<at::Tensor>& atol,
+                       const std::optional<at::Tensor>& rtol, bool hermitian) {
+  const at::Tensor values = hermitian ? at::linalg_eigvalsh(self).abs() : at::linalg_svdvals(self);
+  if (self.numel() == 0) return values.sum(-1).to(at::kLong);
+  const at::Tensor least = atol ? *atol : at::zeros({}, at::kDouble);
+  at::Tensor part;
+  if (rtol) {
+    part = *rtol;
+  } else {  // as ATen: by the precision, but nothing where atol says what is to be counted
+    const double precision = values.scalar_type() == at::kDouble
+                                 ? std::numeric_limits<double>::epsilon()
+                                 : std::numeric_limits<float>::epsilon();
+    const auto longest = static_cast<double>(std::max(self.size(-1), self.size(-2)));
+    part = least.le(0).to(at::kDouble) * (precision * longest);
+  }
+  const at::Tensor bound =
+      at::maximum(least.unsqueeze(-1), part.unsqueeze(-1) * values.amax(-1, true));
+  return values.gt(bound).sum(-1);
+}
+
+at::Tensor matrix_rank_of_numbers(const at::Tensor& self, std::optional<double> atol,
+                                  std::optional<double> rtol, bool hermitian) {
+  const auto tensor = [](std::optional<double> x) {
+    return x ? std::optional(at::scalar_tensor(*x, at::kDouble)) : std::nullopt;
+  };
+  return matrix_rank(self, tensor(atol), tensor(rtol), hermitian);
+}
+
+at::Tensor matrix_rank_above(const at::Tensor& self, double tol, bool hermitian) {
+  return matrix_rank_of_numbers(self, tol, 0.0, hermitian);
+}
+
+at::Tensor matrix_rank_above_tensor(const at::Tensor& self, const at::Tensor& tol, bool hermitian) {
+  return matrix_rank(self, tol, at::zeros({}, at::kDouble), hermitian);
+}
+
+// ---- exp of matrices -------------------------------------------------------------------------
+
+/// ATen writes the matrix of four blocks, whose exponential has the gradient in it, into zeros.
+struct MatrixExp : torch::autograd::Function<MatrixExp> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& self) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    context->save_for_backward({self});
+    return at::linalg_matrix_exp(self);
   }
 
-  static torch::autograd::variable_list backward(Context* context,
-                                                 torch::autograd::variable_list grads) {
-    const auto saved = context->get_saved_variables();
-    const at::Tensor& self = saved[0];
-    const std::int64_t dim = self.dim() == 1 ? 0 : 1;
-    const std::int64_t reduction = context->saved_data["reduction"].toInt();
-    const std::int64_t ignore_index = context->saved_data["ignore_index"].toInt();
-    // Where this is differentiated again, what was saved does not know where it came from.
-    const at::Tensor logs = at::GradMode::is_enabled() ? self.log_softmax(dim) : saved[3];
-    const at::Tensor ignored = saved[1].eq(ignore_index);
-    const at::Tensor classes = saved[1].masked_fill(ignored, 0);
-    at::Tensor each = grads[0];
-    if (saved[2].defined()) each = each * saved[2].index({classes});
-    if (reduction == at::Reduction::Mean) each = each / saved[4];
-    each = each.expand_as(classes).masked_fill(ignored, 0);
-    each = each.unsqueeze(dim);
-    at::Tensor grad = (logs.exp() * each).scatter_add(dim, classes.unsqueeze(dim), each.neg());
-    return {grad, {}, {}, {}, {}};
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& grads) {
+    const at::Tensor self = context->get_saved_variables()[0].mH();
+    const std::int64_t n = self.size(-1);
+    const at::Tensor blocks =
+        at::cat({at::cat({self, grads[0]}, -1), at::cat({at::zeros_like(self), self}, -1)}, -2);
+    return {at::linalg_matrix_exp(blocks).narrow(-2, 0, n).narrow(-1, n, n)};
   }
 };
 
-at::Tensor cross_entropy_loss(const at::Tensor& self, const at::Tensor& target,
-                              const std::optional<at::Tensor>& weight, std::int64_t reduction,
-                              c10::SymInt ignore_index, double label_smoothing) {
-  const bool by_class =
-      !target.is_floating_point() && label_smoothing == 0 && (self.dim() == 2 || self.dim() == 4);
-  if (!by_class || !is_cut(self, 1)) {
-    return at::compositeimplicitautograd::cross_entropy_loss_symint(self, target, weight, reduction,
-                                                                    ignore_index, label_smoothing);
-  }
-  return CutCrossEntropy::apply(self, target, weight, reduction, ignore_index.expect_int());
+// ---- copies of views -------------------------------------------------------------------------
+
+at::Tensor copied(const at::Tensor& view) { return view.clone(at::MemoryFormat::Contiguous); }
+
+std::vector<at::Tensor> copied(const std::vector<at::Tensor>& views) {
+  std::vector<at::Tensor> out;
+  for (const at::Tensor& view : views) out.push_back(copied(view));
+  return out;
 }
 
-/// A lookup in a table of which each rank has some rows: so has its gradient, from the start.
-class CutEmbedding : public torch::autograd::Function<CutEmbedding> {
- public:
-  using Context = torch::autograd::AutogradContext;
-
-  static at::Tensor forward(Context* context, const at::Tensor& table, const at::Tensor& indices,
-                            std::int64_t padding_idx) {
-    context->save_for_backward({indices});
-    context->saved_data["padding"] = padding_idx;
-    // Its layout is all that is needed; a write to it in between does not matter.
-    context->saved_data["table"] = table.detach();
-    const at::AutoDispatchBelowADInplaceOrView below;  // not this function again
-    return at::embedding(table, indices, padding_idx);
-  }
-
-  static torch::autograd::variable_list backward(Context* context,
-                                                 torch::autograd::variable_list grads) {
-    const at::Tensor indices = context->get_saved_variables()[0];
-    const std::int64_t padding = context->saved_data["padding"].toInt();
-    at::Tensor grad = grads[0];
-    if (padding >= 0) grad = grad.masked_fill(indices.eq(padding).unsqueeze(-1), 0);
-    const at::Tensor none = at::zeros_like(context->saved_data["table"].toTensor());
-    return {none.index_put({indices}, grad, /*accumulate=*/true), {}, {}};
-  }
-};
-
-at::Tensor embedding(const at::Tensor& table, const at::Tensor& indices, c10::SymInt padding_idx,
-                     bool scale_grad_by_freq, bool sparse) {
-  if (is_cut(table, 0) && !scale_grad_by_freq && !sparse) {
-    return CutEmbedding::apply(table, indices, padding_idx.expect_int());
-  }
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::embedding", "");
-  torch::jit::Stack stack{table, indices, padding_idx, scale_grad_by_freq, sparse};
-  op.callBoxedForDispatchKey(c10::DispatchKey::AutogradCPU, stack);  // ATen's own, for any device
-  return stack[0].toTensor();
+/// The view, and then a copy of it: both have rules of their own.
+void register_copies(torch::Library& library) {
+  using at::Tensor;
+  using Int = std::int64_t;
+  library.impl("alias_copy", [](const Tensor& x) { return copied(x); });
+  library.impl("detach_copy", [](const Tensor& x) { return copied(x.detach()); });
+  library.impl("diagonal_copy", [](const Tensor& x, Int offset, Int dim1, Int dim2) {
+    return copied(x.diagonal(offset, dim1, dim2));
+  });
+  library.impl("expand_copy", [](const Tensor& x, c10::SymIntArrayRef sizes, bool implicit) {
+    return copied(x.expand_symint(sizes, implicit));
+  });
+  library.impl("narrow_copy", [](const Tensor& x, Int dim, c10::SymInt start, c10::SymInt length) {
+    return copied(x.narrow_symint(dim, std::move(start), std::move(length)));
+  });
+  library.impl("permute_copy",
+               [](const Tensor& x, at::IntArrayRef dims) { return copied(x.permute(dims)); });
+  library.impl("select_copy.int", [](const Tensor& x, Int dim, c10::SymInt index) {
+    return copied(x.select_symint(dim, std::move(index)));
+  });
+  library.impl("slice_copy.Tensor", [](const Tensor& x, Int dim, std::optional<c10::SymInt> start,
+                                       std::optional<c10::SymInt> end, c10::SymInt step) {
+    return copied(x.slice_symint(dim, std::move(start), std::move(end), std::move(step)));
+  });
+  library.impl("split_copy.Tensor", [](const Tensor& x, c10::SymInt size, Int dim) {
+    return copied(x.split_symint(std::move(size), dim));
+  });
+  library.impl("split_with_sizes_copy", [](const Tensor& x, c10::SymIntArrayRef sizes, Int dim) {
+    return copied(x.split_with_sizes_symint(sizes, dim));
+  });
+  library.impl("squeeze_copy", [](const Tensor& x) { return copied(x.squeeze()); });
+  library.impl("squeeze_copy.dim", [](const Tensor& x, Int dim) { return copied(x.squeeze(dim)); });
+  library.impl("squeeze_copy.dims",
+               [](const Tensor& x, at::IntArrayRef dims) { return copied(x.squeeze(dims)); });
+  library.impl("t_copy", [](const Tensor& x) { return copied(x.t()); });
+  library.impl("transpose_copy.int",
+               [](const Tensor& x, Int dim0, Int dim1) { return copied(x.transpose(dim0, dim1)); });
+  library.impl("unbind_copy.int", [](const Tensor& x, Int dim) { return copied(x.unbind(dim)); });
+  library.impl("unfold_copy", [](const Tensor& x, Int dim, Int size, Int step) {
+    return copied(x.unfold(dim, size, step));
+  });
+  library.impl("unsqueeze_copy", [](const Tensor& x, Int dim) { return copied(x.unsqueeze(dim)); });
+  library.impl("view_copy", [](const Tensor& x, c10::SymIntArrayRef sizes) {
+    return copied(x.view_symint(sizes));
+  });
+  // Not views for autograd, so that they can be written in place.
+  library.impl("unsafe_split.Tensor", [](const Tensor& x, c10::SymInt size, Int dim) {
+    return copied(x.split_symint(std::move(size), dim));
+  });
+  library.impl("unsafe_split_with_sizes", [](const Tensor& x, c10::SymIntArrayRef sizes, Int dim) {
+    return copied(x.split_with_sizes_symint(sizes, dim));
+  });
 }
 
 }  // namespace
@@ -157,12 +226,24 @@ at::Tensor embedding(const at::Tensor& table, const at::Tensor& indices, c10::Sy
 void register_formulas() {
   static auto* const library = new torch::Library(
       torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
-  library->impl("cross_entropy_loss", cross_entropy_loss);
+  library->impl("allclose", allclose);
+  library->impl("binary_cross_entropy.out", binary_cross_entropy_out);
   library->impl("ctc_loss.Tensor", ctc_loss);
-  library->impl("embedding", embedding);
+  library->impl("cummaxmin_backward", cummaxmin_backward);
+  library->impl("dist", dist);
+  library->impl("linalg_matrix_exp", [](const at::Tensor& self) { return MatrixExp::apply(self); });
+  library->impl("linalg_matrix_rank", matrix_rank_above);
+  library->impl("linalg_matrix_rank.atol_rtol_float", matrix_rank_of_numbers);
+  library->impl("linalg_matrix_rank.atol_rtol_tensor", matrix_rank);
+  library->impl("linalg_matrix_rank.tol_tensor", matrix_rank_above_tensor);
   library->impl("one_hot", one_hot);
+  library->impl("rot90", rot90);
+  library->impl("rsub.Tensor", rsub);
   library->impl("tensor_split.tensor_indices_or_sections", tensor_split);
+  library->impl("trace_backward", trace_backward);
   library->impl("value_selecting_reduction_backward", value_selecting_reduction_backward);
+  register_copies(*library);
+  register_vocabulary(*library);
 }
 
 }  // namespace intarsia

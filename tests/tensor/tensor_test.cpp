@@ -171,6 +171,18 @@ TEST(Tensor, NumbersInDistributedTensors) {
   });
 }
 
+TEST(Tensor, AllcloseLooksAtEveryPiece) {
+  const Mesh mesh = Mesh::parse("[a=2]");
+  on_mesh(mesh, [&](World& world) {
+    const Tensor whole = values({7, 3}, 1);
+    Tensor other = whole.clone();
+    other[6][2] += 1;  // in the last rank's piece
+    const Tensor x = distribute(whole, Layout::parse("S(0)", mesh), world);
+    EXPECT_TRUE(at::allclose(x, distribute(whole, Layout::parse("S(1)", mesh), world)));
+    EXPECT_FALSE(at::allclose(x, distribute(other, Layout::parse("S(0)", mesh), world)));
+  });
+}
+
 TEST(Tensor, TheSameMeanLossTwice) {
   const Mesh mesh = Mesh::parse("[a=2]");
   on_mesh(mesh, [&](World& world) {
