@@ -1,8 +1,11 @@
-// Formulas of ATen that write into a plain tensor, in a form that stays distributed.
+// Formulas of ATen that write into a plain tensor, or send much, in a form that stays distributed.
 #include "tensor/formulas.h"
 
 #include <ATen/ATen.h>
 #include <torch/library.h>
+
+#include <limits>
+#include <numeric>
 
 #include "intarsia/tensor.h"
 #include "tensor/impl.h"
@@ -52,6 +55,33 @@ at::Tensor ctc_loss(const at::Tensor& log_probs, const at::Tensor& targets,
                       at::IntArrayRef(numbers(target_lengths)), blank, reduction, zero_infinity);
 }
 
+/// By the norm, whose gradient needs one number for each row, where that of a mean of squares would
+/// be terms of all elements. Complex numbers are squared as they are, which gives no norm.
+at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
+                    const std::optional<at::Tensor>& weight, std::optional<double> eps) {
+  const at::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(normalized_shape);
+  TORCH_CHECK(!sizes.empty() && input.dim() >= static_cast<std::int64_t>(sizes.size()) &&
+                  input.sizes().slice(input.sizes().size() - sizes.size()) == sizes,
+              "rms_norm: an input of sizes ", input.sizes(), " does not end in normalized_shape ",
+              sizes);
+  TORCH_CHECK(!weight || !weight->defined() || weight->sizes() == sizes,
+              "rms_norm: weight has sizes ", weight->sizes(), " instead of ", sizes);
+  const at::ScalarType type = input.scalar_type();
+  const bool half = type == at::kHalf || type == at::kBFloat16;
+  const at::Tensor x = half ? input.to(at::kFloat) : input;
+  std::vector<std::int64_t> dims(sizes.size());
+  std::iota(dims.begin(), dims.end(), input.dim() - static_cast<std::int64_t>(sizes.size()));
+  const bool is_double = at::toRealValueType(x.scalar_type()) == at::kDouble;
+  const double least =
+      is_double ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+  const auto count = static_cast<double>(c10::multiply_integers(sizes));
+  const at::Tensor mean_square = x.is_complex()
+                                     ? x.square().mean(dims, true)
+                                     : at::linalg_vector_norm(x, 2, dims, true).square().div(count);
+  const at::Tensor out = x * mean_square.add(eps.value_or(least)).rsqrt();
+  return (weight && weight->defined() ? out * *weight : out).to(type);
+}
+
 }  // namespace
 
 void register_formulas() {
@@ -59,6 +89,7 @@ void register_formulas() {
       torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
   library->impl("ctc_loss.Tensor", ctc_loss);
   library->impl("one_hot", one_hot);
+  library->impl("rms_norm", rms_norm);
   library->impl("tensor_split.tensor_indices_or_sections", tensor_split);
   library->impl("value_selecting_reduction_backward", value_selecting_reduction_backward);
 }
