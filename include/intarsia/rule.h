@@ -116,7 +116,8 @@ enum class LocalForm : std::uint8_t {
 };
 
 /// An op in terms of other ops. It gets the arguments of the overload without out=, distributed
-/// tensors as such, and leaves the results. What it sends is booked under the op's name.
+/// tensors as such, and leaves the results. What it sends is booked under the op's name. A result
+/// that it leaves as terms, where the row says otherwise, is reduced.
 using Formula = std::function<void(const c10::OperatorHandle& op, torch::jit::Stack& stack)>;
 
 /// A formula from a function with the arguments and results of the op's schema.
@@ -145,6 +146,13 @@ struct RuleOptions {
   bool runs_empty = false;
   /// The argument that says the sizes of result 0, and must say those of the piece.
   std::string sizes_argument = {};
+  /// Integer arguments that say a size of an operand, and must say that of the piece.
+  struct LocalSize {
+    std::string argument;
+    std::size_t operand = 0;
+    std::size_t dim = 0;
+  };
+  std::vector<LocalSize> local_sizes = {};
   /// Names of scalar arguments on whose value rows or sizes depend.
   std::vector<std::string> fixed = {};
   /// For rows that are done by formula.

@@ -16,31 +16,6 @@ bool contains(const std::vector<std::size_t>& values, std::size_t v) {
   return std::find(values.begin(), values.end(), v) != values.end();
 }
 
-/// Whether a dimension is one of those that a reduction takes away or makes 1.
-bool reduces(const std::optional<std::vector<std::size_t>>& dims, std::size_t d) {
-  return !dims || contains(*dims, d);
-}
-
-/// Where input dimension `d` is in the result of a reduction; -1 when it is reduced.
-int after_reduction(const Question& q, const std::optional<std::vector<std::size_t>>& dims,
-                    std::size_t d) {
-  if (reduces(dims, d)) return -1;
-  if (q.flag("keepdim")) return static_cast<int>(d);
-  int place = 0;
-  for (std::size_t i = 0; i < d; ++i) place += reduces(dims, i) ? 0 : 1;
-  return place;
-}
-
-Rows reduction(const Question& q, const Placement& kind, bool is_linear) {
-  Rows rows;
-  const auto dims = q.dims();
-  for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
-    rows.push_back(split({static_cast<int>(d)}, {after_reduction(q, dims, d)}, kind));
-  }
-  if (is_linear) rows.push_back(linear(1, {0}));
-  return rows;
-}
-
 /// Rows of an einsum of two or three operands: letters name indices, `+` a term that is added.
 Rows einsum(const std::vector<std::string_view>& in, std::string_view out) {
   std::string letters;
@@ -254,17 +229,28 @@ Rows cross(const Question& q) {
 
 // ---- reductions ------------------------------------------------------------------------------
 
-Rows sum(const Question& q) { return reduction(q, Placement::partial(), true); }
+bool reduces(const Reduced& dims, std::size_t d) { return !dims || contains(*dims, d); }
 
-Rows sum_of_each(const Question& q) { return reduction(q, Placement::partial(), false); }
+int after_reduction(const Question& q, const Reduced& dims, std::size_t d) {
+  if (reduces(dims, d)) return -1;
+  if (q.flag("keepdim")) return static_cast<int>(d);
+  int place = 0;
+  for (std::size_t i = 0; i < d; ++i) place += reduces(dims, i) ? 0 : 1;
+  return place;
+}
 
-Rows aminmax(const Question& q) {
-  Rows rows = reduction(q, Placement::partial(Reduction::min), false);
-  for (Row& row : rows) {
-    row.out.push_back(row.out[0].is_shard() ? row.out[0] : Placement::partial(Reduction::max));
+Rows reduction(const Question& q, const Placement& kind, bool is_linear) {
+  Rows rows;
+  const auto dims = q.dims();
+  for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
+    rows.push_back(split({static_cast<int>(d)}, {after_reduction(q, dims, d)}, kind));
   }
+  if (is_linear) rows.push_back(linear(1, {0}));
   return rows;
 }
+
+Rows sum(const Question& q) { return reduction(q, Placement::partial(), true); }
+Rows sum_of_parts(const Question& q) { return reduction(q, Placement::partial(), false); }
 
 /// Counts in bins add up where arguments say what the bins are.
 Rows histc(const Question& q) {
@@ -278,30 +264,17 @@ Sizes histc_sizes(const Question& q) { return {Shape{q.integer("bins")}}; }
 Rows extremum(const Question& q) {
   if (q.schema().overload_name() == "other") return pointwise(q);
   const bool is_max = q.schema().name().find("max") != std::string::npos;
-  if (q.results() == 2 || q.arg("dim_max") != nullptr) return reduce_whole(q);
+  if (q.results() == 2) return arg_extremum(q);
   return reduction(q, Placement::partial(is_max ? Reduction::max : Reduction::min), false);
 }
 
 Rows logical(const Question& q) {
   const bool is_any = q.schema().name() == "aten::any";
-  if (q.in(0).dtype != at::kBool) return reduce_whole(q);
   return reduction(q, Placement::partial(is_any ? Reduction::bit_or : Reduction::bit_and), false);
 }
 
 Rows product(const Question& q) {
   return reduction(q, Placement::partial(Reduction::product), false);
-}
-
-Rows vector_norm(const Question& q) {
-  const c10::IValue* order = q.arg("ord") != nullptr ? q.arg("ord") : q.arg("p");
-  const double p = order == nullptr || order->isNone() ? 2.0 : order->toScalar().toDouble();
-  if (p == 0) return reduction(q, Placement::partial(), false);
-  if (p == std::numeric_limits<double>::infinity())
-    return reduction(q, Placement::partial(Reduction::max), false);
-  if (p == -std::numeric_limits<double>::infinity())
-    return reduction(q, Placement::partial(Reduction::min), false);
-  if (p < 0) return reduce_whole(q);
-  return reduction(q, Placement::partial_norm(p), false);
 }
 
 Rows reduce_whole(const Question& q) {
@@ -344,10 +317,7 @@ Rows along(const Question& q) {
   return rows;
 }
 
-namespace {
-
-/// One over the product of the sizes that are reduced.
-double reduced_share(const Question& q, const std::optional<std::vector<std::size_t>>& dims) {
+double reduced_share(const Question& q, const Reduced& dims) {
   double reduced = 1;
   for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
     if (reduces(dims, d))
@@ -356,19 +326,15 @@ double reduced_share(const Question& q, const std::optional<std::vector<std::siz
   return 1 / reduced;
 }
 
-/// Rows that cut a reduced dimension: of operands that all have it, to results that lie as `out`
-/// says.
-void add_reduced(const Question& q, const std::optional<std::vector<std::size_t>>& dims,
-                 const Placement& out, double share, Rows& rows) {
+void add_reduced(const Question& q, const Reduced& dims, const std::vector<Placement>& out,
+                 double share, Rows& rows) {
   for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
     if (!reduces(dims, d)) continue;
     Row row = split(std::vector<int>(q.inputs(), static_cast<int>(d)), {});
-    row.out.assign(q.results(), out);
+    row.out = out;
     rows.push_back(by_formula(std::move(row), share));
   }
 }
-
-}  // namespace
 
 Rows scan(const Question& q) {
   Rows rows = along(q);
@@ -392,7 +358,7 @@ Rows softmax(const Question& q) {
 Rows logsumexp(const Question& q) {
   Rows rows = reduce_whole(q);
   const auto dims = q.dims();
-  add_reduced(q, dims, Placement::replicate(), 2 * reduced_share(q, dims), rows);
+  add_reduced(q, dims, {Placement::replicate()}, 2 * reduced_share(q, dims), rows);
   return rows;
 }
 

@@ -22,6 +22,20 @@ Row moved(std::size_t operands, const std::vector<std::size_t>& partial, std::si
 /// The same row, done by the rule's formula.
 Row by_formula(Row row, double reduced_share);
 
+/// Dimensions that a reduction takes away or makes 1; nothing stands for all.
+using Reduced = std::optional<std::vector<std::size_t>>;
+bool reduces(const Reduced& dims, std::size_t d);
+/// Where input dimension `d` is in the result of a reduction; -1 when it is reduced.
+int after_reduction(const Question& q, const Reduced& dims, std::size_t d);
+/// Rows of a reduction of operand 0 to one result, which is of this kind where it is cut.
+Rows reduction(const Question& q, const Placement& kind, bool is_linear);
+/// One over the product of the sizes that are reduced.
+double reduced_share(const Question& q, const Reduced& dims);
+/// Rows that cut a reduced dimension, of operands that all have it, by formula; `out`: how the
+/// results lie.
+void add_reduced(const Question& q, const Reduced& dims, const std::vector<Placement>& out,
+                 double share, Rows& rows);
+
 Rows pointwise(const Question& q);
 Sizes broadcast_sizes(const Question& q);
 Sizes sizes_of_first(const Question& q);
@@ -40,12 +54,10 @@ Rows addbmm(const Question& q);
 Sizes addbmm_sizes(const Question& q);
 
 Rows sum(const Question& q);
+Rows sum_of_parts(const Question& q);  // a sum of what the op makes of each element
 Rows extremum(const Question& q);
 Rows logical(const Question& q);
 Rows product(const Question& q);
-Rows vector_norm(const Question& q);
-Rows sum_of_each(const Question& q);  // sums of what is not linear: nansum, count_nonzero
-Rows aminmax(const Question& q);
 Rows histc(const Question& q);
 Sizes histc_sizes(const Question& q);
 Rows reduce_whole(const Question& q);  // no reduced dimension may be cut
@@ -62,14 +74,27 @@ Rows weighted_loss(const Question& q);  // the same with weights, which broadcas
 Rows margin_loss(const Question& q);    // of rows of scores; not their mean
 Sizes margin_loss_sizes(const Question& q);
 Rows margin_loss_backward(const Question& q);
-Rows renorm(const Question& q);
 Sizes glu_sizes(const Question& q);
 Rows cross(const Question& q);
 
+Rows variance(const Question& q);
+Rows arg_extremum(const Question& q);
+Rows both_extremes(const Question& q);
+Rows vector_norm(const Question& q);
+Rows renorm(const Question& q);
 Rows layer_norm(const Question& q);
 Sizes layer_norm_sizes(const Question& q);
 Rows layer_norm_backward(const Question& q);
 Sizes layer_norm_backward_sizes(const Question& q);
+Rows group_norm(const Question& q);
+Sizes group_norm_sizes(const Question& q);
+Rows group_norm_backward(const Question& q);
+Sizes group_norm_backward_sizes(const Question& q);
+Rows batch_norm(const Question& q);  // all ops of that kind
+Sizes batch_norm_sizes(const Question& q);
+Rows batch_norm_backward(const Question& q);
+Sizes batch_norm_backward_sizes(const Question& q);
+
 Rows convolution(const Question& q);
 Sizes convolution_sizes(const Question& q);
 Rows convolution_backward(const Question& q);

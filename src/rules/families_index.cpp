@@ -8,12 +8,6 @@
 namespace intarsia::rules {
 namespace {
 
-std::vector<std::size_t> all_operands(const Question& q) {
-  std::vector<std::size_t> out;
-  for (std::size_t i = 0; i < q.inputs(); ++i) out.push_back(i);
-  return out;
-}
-
 /// An old oddity of cat: empty tensors of one dimension are skipped.
 bool is_skipped(const Operand& x) { return x.dims() == 1 && x.sizes[0] == 0; }
 
@@ -30,6 +24,17 @@ std::size_t cat_dim(const Question& q) {
       normalize_dim(q.schema().name(), q.integer("dim"), std::max<std::size_t>(x.dims(), 1)));
 }
 
+/// Terms of all operands; of any kind, where none is converted.
+Row joined(const Question& q) {
+  std::vector<std::size_t> all;
+  bool alike = true;
+  for (std::size_t i = 0; i < q.inputs(); ++i) {
+    all.push_back(i);
+    alike &= q.in(i).dtype == q.in(0).dtype;
+  }
+  return alike ? moved(q.inputs(), all) : linear(q.inputs(), all);
+}
+
 }  // namespace
 
 Rows cat(const Question& q) {
@@ -42,7 +47,7 @@ Rows cat(const Question& q) {
     for (const Operand& x : q.in()) in.push_back(is_skipped(x) ? -1 : static_cast<int>(d));
     rows.push_back(split(in, {static_cast<int>(d)}));
   }
-  rows.push_back(moved(q.inputs(), all_operands(q)));
+  rows.push_back(joined(q));
   return rows;
 }
 
@@ -70,7 +75,7 @@ Rows stack(const Question& q) {
   for (int d = 0; d < static_cast<int>(q.in(0).dims()); ++d) {
     rows.push_back(split(std::vector<int>(q.inputs(), d), {d < dim ? d : d + 1}));
   }
-  rows.push_back(moved(q.inputs(), all_operands(q)));
+  rows.push_back(joined(q));
   return rows;
 }
 

@@ -94,11 +94,6 @@ Sizes glu_sizes(const Question& q) {
   return {out};
 }
 
-Rows renorm(const Question& q) {
-  const int dim = static_cast<int>(q.dim());
-  return {split({dim}, {dim})};
-}
-
 // ---- images ----------------------------------------------------------------------------------
 
 Rows upsample(const Question&) { return leading(2); }

@@ -19,43 +19,6 @@ bool given(const Question& q, std::size_t i) { return i < q.inputs() && q.in(i).
 
 }  // namespace
 
-// ---- normalisation ---------------------------------------------------------------------------
-
-Rows layer_norm(const Question& q) {
-  const std::size_t kept = q.in(0).dims() - q.arg("normalized_shape")->toIntVector().size();
-  Rows rows;
-  for (std::size_t d = 0; d < kept; ++d) {
-    const int at = static_cast<int>(d);
-    rows.push_back(split({at, -1, -1}, {at, at, at}));
-  }
-  return rows;
-}
-
-Sizes layer_norm_sizes(const Question& q) {
-  const Shape& x = q.in(0).sizes;
-  const std::size_t kept = x.size() - q.arg("normalized_shape")->toIntVector().size();
-  Shape stat = x;
-  for (std::size_t d = kept; d < x.size(); ++d) stat[d] = 1;
-  return {x, stat, stat};
-}
-
-// grad_out, input, mean, rstd, weight, bias -> grads of input, weight, bias
-Rows layer_norm_backward(const Question& q) {
-  const std::size_t kept = q.in(1).dims() - q.arg("normalized_shape")->toIntVector().size();
-  Rows rows;
-  for (std::size_t d = 0; d < kept; ++d) {
-    const int at = static_cast<int>(d);
-    rows.push_back(split({at, at, at, at, -1, -1}, {at, -1, -1}));
-  }
-  return rows;
-}
-
-Sizes layer_norm_backward_sizes(const Question& q) {
-  const auto normalized = q.arg("normalized_shape")->toIntVector();
-  const Shape w(std::span<const std::int64_t>(normalized.data(), normalized.size()));
-  return {q.in(1).sizes, w, w};
-}
-
 // ---- convolution and pooling -----------------------------------------------------------------
 
 Rows convolution(const Question& q) {

@@ -4,16 +4,12 @@
 #include <ATen/core/Reduction.h>
 
 namespace intarsia::rules {
-namespace {
 
-/// The type to add up in: half precision would lose too much.
 at::ScalarType wide(at::ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
 }
 
 at::Tensor widened(const at::Tensor& t) { return t.to(wide(t.scalar_type())); }
-
-}  // namespace
 
 // ---- softmax ---------------------------------------------------------------------------------
 

@@ -331,7 +331,7 @@ at::Tensor from_locals(const std::vector<at::Tensor>& pieces, const Layout& layo
     if (piece.sizes() != to_ref(expected)) {
       fail<ValueError>(name, "the piece of rank ", rank, " has sizes (", join(piece.sizes()),
                        "), but ", layout, " gives it (", join(expected), ") of (", join(sizes), ")",
-                       options.shape ? "; boxes() says how a layout cuts a tensor"
+                       options.shape ? "; boxes() says how a layout cuts this shape"
                                      : "; say the global sizes in `shape`");
     }
     if (!in_order(piece, *spec).is_same(piece) || !piece.is_non_overlapping_and_dense()) {

@@ -23,7 +23,7 @@ void read_operands(const Frame& f, Decision& d) {
       continue;
     }
     if (t.impl == nullptr) {
-      if (t.written && !f.info.hidden_writes) {
+      if (t.written && (t.is_out || !f.info.hidden_writes)) {
         f.refuse("writes a distributed result into a plain tensor",
                  "make it distributed first, or take full() or local() of the others");
       }
@@ -135,10 +135,23 @@ void replicate_all(const Frame& f, Decision& d) {
 
 /// The operand that an op in place writes.
 std::optional<std::size_t> written_operand(const Frame& f) {
+  if (f.info.hidden_writes) return std::nullopt;
   for (std::size_t i = 0; i < f.tensors.size(); ++i) {
     if (f.tensors[i].written && !f.tensors[i].is_out) return i;
   }
   return std::nullopt;
+}
+
+/// Whether operands that are written, and are no results, are plain or have to move: then copies
+/// are written, and brought back.
+bool moves_written(const Frame& f, const Decision& d) {
+  if (!f.info.hidden_writes) return false;
+  for (std::size_t i = 0; i < f.tensors.size(); ++i) {
+    const Frame::Tensor& t = f.tensors[i];
+    if (!t.written || t.is_out || !t.given()) continue;
+    if (t.impl == nullptr || d.in[i]->layout != d.layouts[i]) return true;
+  }
+  return false;
 }
 
 void check_in_place_sizes(const Frame& f, const Decision& d, std::size_t self,
@@ -199,6 +212,7 @@ void decide_by_rule(const Frame& f, Decision& d) {
   d.out_layouts = choice->out;
   if (f.info.has_out) check_out_sizes(f, d, sizes);
   d.by_formula = choice->by_formula;
+  d.brings_back |= moves_written(f, d);
   for (std::size_t r = 0; r < q.results(); ++r) {
     Result result{Result::Kind::tensor, {}, 0};
     if (self) {
@@ -251,7 +265,7 @@ void decide_like(const Frame& f, Decision& d) {
   set_local_factory(f, d);
 }
 
-/// A rank whose piece of some operand is empty, though the operand is not, does not run the op: its
+/// A rank that has nothing of some dimension, though the operand has, does not run the op: its
 /// results are empty, or add nothing to what others compute.
 void find_skips(const Frame& f, Decision& d, const std::vector<Coordinate>& here) {
   if (f.info.family != Family::rule || d.open_results || f.info.rule->options.runs_empty) return;
@@ -259,9 +273,10 @@ void find_skips(const Frame& f, Decision& d, const std::vector<Coordinate>& here
   bool any = false;
   for (std::size_t m = 0; m < here.size(); ++m) {
     for (std::size_t i = 0; i < d.in.size(); ++i) {
-      if (!d.in[i] || d.in[i]->numel == 0) continue;
-      for (const std::int64_t n : local_shape(d.layouts[i], d.in[i]->sizes, here[m])) {
-        if (n == 0) d.skip[m] = any = true;
+      if (!d.in[i]) continue;
+      const Shape local = local_shape(d.layouts[i], d.in[i]->sizes, here[m]);
+      for (std::size_t k = 0; k < local.size(); ++k) {
+        if (local[k] == 0 && d.in[i]->sizes[k] != 0) d.skip[m] = any = true;
       }
     }
   }

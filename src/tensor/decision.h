@@ -52,7 +52,7 @@ struct OpInfo {
   Family family = Family::fallback;
   std::shared_ptr<const Rule> rule;
   bool in_place = false;       ///< writes to its first tensor argument, or to lists
-  bool hidden_writes = false;  ///< writes to arguments that its schema does not mark
+  bool hidden_writes = false;  ///< writes to arguments that are no results
   bool has_out = false;
   std::size_t returns = 0;
 };

@@ -102,8 +102,7 @@ class Run {
       if (!t.given()) continue;
       const Plan* plan = move_of(i);
       if (t.is_out) {
-        for (std::size_t m = 0; m < members_; ++m)
-          pieces_[i].push_back(at::empty({0}, t.impl->pieces()[m].options()));
+        for (std::size_t m = 0; m < members_; ++m) pieces_[i].push_back(piece_for_out(i, m));
       } else if (t.impl == nullptr) {
         const Pieces whole(members_, *t.tensor);
         pieces_[i] = plan != nullptr ? f_.state().move(d_.in[i], whole, *plan, reason()) : whole;
@@ -111,11 +110,11 @@ class Run {
         pieces_[i] = plan == nullptr ? t.impl->pieces()
                      : t.written     ? f_.state().move(d_.in[i], t.impl->pieces(), *plan, reason())
                                      : f_.state().move(*t.impl, *plan, reason());
-        // What is written and brought back must not be the operand's own memory, nor what others
-        // remember of it.
-        if (t.written && d_.brings_back) {
-          for (at::Tensor& p : pieces_[i]) p = p.clone();
-        }
+      }
+      // What is written and brought back must not be the operand's own memory, nor what others
+      // remember of it.
+      if (t.written && !t.is_out && d_.brings_back) {
+        for (at::Tensor& p : pieces_[i]) p = p.clone();
       }
     }
     if (d_.moves_view) {
@@ -124,6 +123,22 @@ class Run {
       for (at::Tensor& p : pieces_[0]) p = p.clone();
       moved_ = make_tensor(*self.impl, d_.in[0].with(d_.layouts[0]), pieces_[0]);
     }
+  }
+
+  /// What a local op writes for out=: it takes the sizes that the op gives. Where the memory format
+  /// of the result is that of an operand, it has them already, in the order that out= has: some ops
+  /// write by strides that they do not look up.
+  at::Tensor piece_for_out(std::size_t i, std::size_t m) const {
+    const SpecData& home = *d_.in[i];
+    const at::TensorOptions options = f_.tensors[i].impl->pieces()[m].options();
+    const bool any_format = d_.open_results || f_.info.family != Family::rule ||
+                            f_.info.rule->options.format == RuleOptions::Format::contiguous;
+    if (any_format) return at::empty({0}, options);
+    std::size_t out = 0;
+    for (std::size_t k = 0; k < i; ++k) out += f_.tensors[k].is_out ? 1 : 0;
+    const Shape sizes = local_shape(d_.out_layouts[out], home.sizes, here_[m]);
+    return at::empty_strided(to_ref(sizes), to_ref(strides_in_order_of(sizes, home.strides)),
+                             options);
   }
 
   c10::IValue local_list(const c10::IValue& value, std::size_t& operand, std::size_t m) const {
@@ -240,14 +255,18 @@ class Run {
   void learn_dtypes(std::size_t m) {
     std::vector<Pieces> real = pieces_;
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
-      if (f_.tensors[i].is_out || pieces_[i].empty() || pieces_[i][m].numel() > 0 ||
-          d_.in[i]->numel == 0)
-        continue;
+      if (f_.tensors[i].is_out || pieces_[i].empty() || pieces_[i][m].numel() > 0) continue;
       std::vector<std::int64_t> sizes = pieces_[i][m].sizes().vec();
-      for (std::int64_t& n : sizes) n = std::max<std::int64_t>(n, 1);
+      for (std::size_t k = 0; k < sizes.size(); ++k) {
+        if (sizes[k] == 0 && d_.in[i]->sizes[k] != 0) sizes[k] = 1;
+      }
       pieces_[i][m] = at::zeros(sizes, pieces_[i][m].options());
     }
     Stack stack = local_stack(m);
+    for (const auto& size : f_.info.rule->options.local_sizes) {
+      stack[*argument_index(f_.info.op.schema(), size.argument)] =
+          pieces_[size.operand][m].size(static_cast<std::int64_t>(size.dim));
+    }
     pieces_ = std::move(real);
     try {
       f_.info.op.callBoxed(&stack);
@@ -255,6 +274,34 @@ class Run {
       return;  // made-up sizes do not always fit; then the first operand's dtype is the best guess
     }
     take_dtypes(stack);
+  }
+
+  /// The arguments with tensors of the global sizes that hold zeros, or identity matrices.
+  Stack stack_of_made_up(bool identity) {
+    const bool abstract = f_.info.op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+    const at::Device device = abstract ? at::Device(at::kMeta) : f_.lead->world().device();
+    std::vector<Pieces> real = std::exchange(pieces_, std::vector<Pieces>(f_.tensors.size()));
+    for (std::size_t i = 0; i < f_.tensors.size(); ++i) {
+      const Frame::Tensor& t = f_.tensors[i];
+      if (!t.given()) continue;
+      const SpecData& spec = *d_.in[i];
+      const auto options = at::TensorOptions(device).dtype(spec.dtype);
+      const bool number = t.impl == nullptr && t.tensor->dim() == 0;
+      const bool looks_at_strides =
+          f_.info.rule && f_.info.rule->options.format != RuleOptions::Format::contiguous;
+      const std::size_t dims = spec.sizes.size();
+      const bool matrix = identity && dims >= 2 && !is_whole(spec.dtype);
+      pieces_[i].push_back(
+          number ? *t.tensor
+          : t.written || looks_at_strides
+              ? at::empty_strided(to_ref(spec.sizes), to_ref(spec.strides), options).zero_()
+          : matrix ? at::eye(spec.sizes[dims - 2], spec.sizes[dims - 1], options)
+                         .expand(to_ref(spec.sizes))
+                   : at::zeros({}, options).expand(to_ref(spec.sizes)));
+    }
+    Stack stack = stack_of(0);
+    pieces_ = std::move(real);
+    return stack;
   }
 
   /// Where no piece lives here: what the results are, from a run on zeros of the global sizes.
@@ -266,22 +313,14 @@ class Run {
           "what it returns depends on values, of which this process, outside the mesh, has none",
           "call it only on ranks of the mesh");
     }
-    const bool abstract = f_.info.op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
-    const at::Device device = abstract ? at::Device(at::kMeta) : f_.lead->world().device();
-    pieces_.assign(f_.tensors.size(), {});
-    for (std::size_t i = 0; i < f_.tensors.size(); ++i) {
-      const Frame::Tensor& t = f_.tensors[i];
-      if (!t.given()) continue;
-      const SpecData& spec = *d_.in[i];
-      const auto options = at::TensorOptions(device).dtype(spec.dtype);
-      const bool number = t.impl == nullptr && t.tensor->dim() == 0;
-      pieces_[i].push_back(number      ? *t.tensor
-                           : t.written ? at::zeros(to_ref(spec.sizes), options)
-                                       : at::zeros({}, options).expand(to_ref(spec.sizes)));
+    Stack stack = stack_of_made_up(/*identity=*/false);
+    try {
+      f_.info.op.callBoxed(&stack);
+    } catch (const c10::Error&) {
+      // Some ops on matrices want them regular.
+      stack = stack_of_made_up(/*identity=*/true);
+      f_.info.op.callBoxed(&stack);
     }
-    Stack stack = stack_of(0);
-    pieces_.clear();
-    f_.info.op.callBoxed(&stack);
     if (d_.open_results) {
       close_results(stack);
     } else {
@@ -355,16 +394,22 @@ class Run {
     std::size_t out = 0;
     for (std::size_t i = 0; i < f_.tensors.size(); ++i) {
       const Frame::Tensor& t = f_.tensors[i];
-      if (!t.written || t.impl == nullptr) continue;
-      const Layout& from = t.is_out ? (d_.open_results ? d_.layouts[i] : d_.out_layouts[out])
-                                    : (d_.open_results ? d_.layouts[i] : d_.out_layouts[0]);
-      ++out;
-      const Spec& home = t.impl->spec();
+      if (!t.written || !t.given()) continue;
+      const bool is_result = t.is_out || !f_.info.hidden_writes;
+      const Layout& from = d_.open_results || !is_result ? d_.layouts[i]
+                           : t.is_out                    ? d_.out_layouts[out]
+                                                         : d_.out_layouts[0];
+      out += is_result ? 1 : 0;
+      const Spec& home = d_.in[i];
       for (std::size_t m = 0; m < members_; ++m) check_size(t, pieces_[i][m], from, m);
       if (from != home->layout) {
         const auto plan = make_plan(from, home->layout);
         TORCH_INTERNAL_ASSERT(plan, from.to_string(), " -> ", home->layout.to_string());
         pieces_[i] = f_.state().move(home.with(from), pieces_[i], *plan, reason());
+      }
+      if (t.impl == nullptr) {
+        if (members_ > 0) t.tensor->copy_(pieces_[i][0]);
+        continue;
       }
       for (std::size_t m = 0; m < members_; ++m) t.impl->pieces()[m].copy_(pieces_[i][m]);
     }
@@ -372,7 +417,7 @@ class Run {
 
   void check_size(const Frame::Tensor& t, const at::Tensor& piece, const Layout& layout,
                   std::size_t m) const {
-    const Shape want = local_shape(layout, t.impl->spec()->sizes, here_[m]);
+    const Shape want = local_shape(layout, to_shape(t.tensor->sizes()), here_[m]);
     if (piece.sizes() != to_ref(want)) {
       f_.refuse(
           concat("the result has sizes (", join(piece.sizes()), ") where the tensor to write has (",
@@ -528,7 +573,7 @@ void execute_simple(Frame& f, const Decision& d) {
   } else {
     op.redispatchBoxed(keys - kAbove, &stack);
   }
-  if (f.info.in_place) {
+  if (f.info.in_place || f.info.hidden_writes) {
     for (const Frame::Tensor& t : f.tensors) {
       if (t.written && t.impl != nullptr) f.state().note_write(*t.impl);
     }
@@ -588,13 +633,60 @@ at::Tensor with_strides(at::Tensor t, const Shape& strides) {
   return make_tensor(impl, wanted, std::move(pieces));
 }
 
+/// A result without terms on axes where the row has none.
+at::Tensor with_terms_of(at::Tensor t, const Layout& row, const Frame& f) {
+  DistributedImpl& impl = impl_of(t);
+  Layout layout = impl.spec()->layout;
+  for (std::size_t a = 0; a < layout.mesh().axes(); ++a) {
+    if (layout.placement(a).is_partial() && !row.placement(a).is_partial()) {
+      layout = layout.with(a, Placement::replicate());
+    }
+  }
+  if (layout == impl.spec()->layout) return t;
+  const auto plan = make_plan(impl.spec()->layout, layout);
+  TORCH_INTERNAL_ASSERT(plan, impl.spec()->layout.to_string(), " -> ", layout.to_string());
+  return make_tensor(impl, impl.spec().with(layout),
+                     f.state().move(impl, *plan, {.op = f.info.name}));
+}
+
+/// Plain operands that a formula writes: replicated copies, brought back when it has run. So ranks
+/// that are played by one process write once.
+class WrittenPlain {
+ public:
+  at::Tensor copy_of(const Frame& f, const Decision& d, std::size_t i) {
+    const at::Tensor& plain = *f.tensors[i].tensor;
+    const SpecData& in = *d.in[i];
+    const Spec spec(in.layout, in.sizes, contiguous_strides(in.sizes), 0, in.dtype);
+    Pieces pieces;
+    for (std::size_t m = 0; m < f.lead->pieces().size(); ++m) {
+      pieces.push_back(plain.clone(at::MemoryFormat::Contiguous));
+    }
+    copies_.emplace_back(plain, make_tensor(*f.lead, spec, std::move(pieces)));
+    return copies_.back().second;
+  }
+
+  void bring_back() const {
+    for (const auto& [plain, copy] : copies_) {
+      const Pieces& pieces = impl_of(copy).pieces();
+      if (!pieces.empty()) plain.copy_(pieces[0]);
+    }
+  }
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
+};
+
 }  // namespace
 
 void execute_formula(Frame& f, const Decision& d) {
   const BelowAutograd below;
+  WrittenPlain written_plain;
   const auto operand = [&](std::size_t i) -> c10::IValue {
     const Frame::Tensor& t = f.tensors[i];
     if (!t.given()) return c10::IValue();
+    if (t.written && f.info.hidden_writes) {
+      return t.impl != nullptr ? *t.tensor : written_plain.copy_of(f, d, i);
+    }
     if (t.impl == nullptr || d.moves.empty() || !d.moves[i]) return *t.tensor;
     return make_tensor(*t.impl, d.in[i].with(d.layouts[i]),
                        f.state().move(*t.impl, *d.moves[i], {.op = f.info.name}));
@@ -619,7 +711,12 @@ void execute_formula(Frame& f, const Decision& d) {
   {
     const FormulaScope scope(f.info.name);
     f.info.rule->options.formula(f.info.op, stack);
+    for (std::size_t r = 0; r < d.results.size(); ++r) {
+      if (!stack[r].isTensor() || !stack[r].toTensor().defined()) continue;
+      stack[r] = with_terms_of(stack[r].toTensor(), d.out_layouts[r], f);
+    }
   }
+  written_plain.bring_back();
   for (std::size_t r = 0; r < d.results.size(); ++r) {
     const Result& result = d.results[r];
     if (!stack[r].isTensor() || !stack[r].toTensor().defined()) continue;

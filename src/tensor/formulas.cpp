@@ -1,4 +1,5 @@
-// Formulas of ATen that write into a plain tensor or read memory, in a form that stays distributed.
+// Formulas of ATen that write into a plain tensor, read memory or send much, in a form that stays
+// distributed.
 #include "tensor/formulas.h"
 
 #include <ATen/ATen.h>
@@ -6,6 +7,7 @@
 #include <torch/library.h>
 
 #include <limits>
+#include <numeric>
 
 #include "intarsia/tensor.h"
 #include "tensor/impl.h"
@@ -53,6 +55,33 @@ at::Tensor ctc_loss(const at::Tensor& log_probs, const at::Tensor& targets,
                     std::int64_t blank, std::int64_t reduction, bool zero_infinity) {
   return at::ctc_loss(log_probs, targets, at::IntArrayRef(numbers(input_lengths)),
                       at::IntArrayRef(numbers(target_lengths)), blank, reduction, zero_infinity);
+}
+
+/// By the norm, whose gradient needs one number for each row, where that of a mean of squares would
+/// be terms of all elements. Complex numbers are squared as they are, which gives no norm.
+at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
+                    const std::optional<at::Tensor>& weight, std::optional<double> eps) {
+  const at::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(normalized_shape);
+  TORCH_CHECK(!sizes.empty() && input.dim() >= static_cast<std::int64_t>(sizes.size()) &&
+                  input.sizes().slice(input.sizes().size() - sizes.size()) == sizes,
+              "rms_norm: an input of sizes ", input.sizes(), " does not end in normalized_shape ",
+              sizes);
+  TORCH_CHECK(!weight || !weight->defined() || weight->sizes() == sizes,
+              "rms_norm: weight has sizes ", weight->sizes(), " instead of ", sizes);
+  const at::ScalarType type = input.scalar_type();
+  const bool half = type == at::kHalf || type == at::kBFloat16;
+  const at::Tensor x = half ? input.to(at::kFloat) : input;
+  std::vector<std::int64_t> dims(sizes.size());
+  std::iota(dims.begin(), dims.end(), input.dim() - static_cast<std::int64_t>(sizes.size()));
+  const bool is_double = at::toRealValueType(x.scalar_type()) == at::kDouble;
+  const double least =
+      is_double ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+  const auto count = static_cast<double>(c10::multiply_integers(sizes));
+  const at::Tensor mean_square = x.is_complex()
+                                     ? x.square().mean(dims, true)
+                                     : at::linalg_vector_norm(x, 2, dims, true).square().div(count);
+  const at::Tensor out = x * mean_square.add(eps.value_or(least)).rsqrt();
+  return (weight && weight->defined() ? out * *weight : out).to(type);
 }
 
 /// The gradient of cummax and cummin: each goes to the element that was the largest so far.
@@ -237,6 +266,7 @@ void register_formulas() {
   library->impl("linalg_matrix_rank.atol_rtol_tensor", matrix_rank);
   library->impl("linalg_matrix_rank.tol_tensor", matrix_rank_above_tensor);
   library->impl("one_hot", one_hot);
+  library->impl("rms_norm", rms_norm);
   library->impl("rot90", rot90);
   library->impl("rsub.Tensor", rsub);
   library->impl("tensor_split.tensor_indices_or_sections", tensor_split);

@@ -57,6 +57,10 @@ Frame::Frame(const OpInfo& op, torch::jit::Stack& s)
         break;
     }
   }
+  const c10::IValue* training = info.hidden_writes ? argument("training") : nullptr;
+  if (training != nullptr && !training->toBool()) {
+    for (Tensor& t : tensors) t.written &= t.is_out;
+  }
 }
 
 void Frame::add_tensor(const at::Tensor* tensor, std::size_t argument) {

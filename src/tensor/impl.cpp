@@ -71,9 +71,7 @@ const std::shared_ptr<std::atomic<std::uint32_t>>& DistributedImpl::writes() {
 std::optional<Layout> DistributedImpl::reduced_layout() const {
   if (!extra_ || !extra_->writes || extra_->exposed) return std::nullopt;
   const std::scoped_lock lock(extra_->reduced.mutex);
-  if (extra_->reduced.pieces.empty() || extra_->reduced.writes != *extra_->writes) {
-    return std::nullopt;
-  }
+  if (extra_->reduced.writes != *extra_->writes) return std::nullopt;
   return extra_->reduced.to;
 }
 
@@ -90,6 +88,7 @@ void DistributedImpl::take(const DistributedImpl& other) {
   if (extra_) {
     // What it remembers has the old sizes.
     const std::scoped_lock lock(extra_->reduced.mutex);
+    extra_->reduced.to.reset();
     extra_->reduced.pieces.clear();
     extra_->view_of.reset();
   }

@@ -43,7 +43,7 @@ struct Extra {
   /// Valid while nothing was written since.
   struct Reduced {
     std::mutex mutex;
-    Layout to;
+    std::optional<Layout> to;  ///< also on ranks outside the mesh, which have no pieces
     Pieces pieces;
     std::uint32_t writes = 0;
   } reduced;

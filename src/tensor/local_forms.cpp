@@ -235,6 +235,17 @@ void replace_sizes(const Frame& f, std::string_view name, const Shape& sizes, co
   }
 }
 
+/// An integer that says a size of an operand says that of the piece.
+void replace_size(const Frame& f, const RuleOptions::LocalSize& size, Decision& d) {
+  const std::size_t index = place_of(f, size.argument);
+  const auto here = hosted_coordinates(f.lead->world(), f.mesh());
+  d.local_arguments.resize(here.size());
+  for (std::size_t m = 0; m < here.size(); ++m) {
+    const Shape local = local_shape(d.layouts[size.operand], d.in[size.operand]->sizes, here[m]);
+    d.local_arguments[m].emplace_back(index, local[size.dim]);
+  }
+}
+
 }  // namespace
 
 void set_local_form(const Frame& f, const Rule& rule, const Question& q,
@@ -264,6 +275,9 @@ void set_local_form(const Frame& f, const Rule& rule, const Question& q,
   }
   if (!rule.options.sizes_argument.empty() && d.out_layouts[0].least_dims() > 0) {
     replace_sizes(f, rule.options.sizes_argument, sizes[0], d.out_layouts[0], d);
+  }
+  for (const auto& size : rule.options.local_sizes) {
+    if (d.layouts[size.operand].least_dims() > 0) replace_size(f, size, d);
   }
 }
 

@@ -21,6 +21,10 @@ constexpr std::array<std::string_view, 11> kLike{
 
 constexpr std::array<std::string_view, 4> kRefused{"resize", "resize_as", "set", "as_strided"};
 
+/// They write to `running_mean` and `running_var`, which are no results, in training.
+constexpr std::array<std::string_view, 3> kUpdateStatistics{
+    "native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"};
+
 /// `aten::add_` -> `add`, `aten::_foreach_add_` -> `_foreach_add`.
 std::string base_of(std::string_view name) {
   const auto colons = name.find("::");
@@ -88,6 +92,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
   base_name = base_of(schema.name());
   returns = schema.returns().size();
   rule = rule_of(op);
+  const bool updates_statistics = is_one_of(base_name, kUpdateStatistics);
   for (const c10::Argument& a : schema.arguments()) {
     Argument info{kind_of(a), a.alias_info() != nullptr && a.alias_info()->isWrite(), a.is_out()};
     if (rule != nullptr && info.kind == ArgumentKind::typed) {
@@ -96,7 +101,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
         info.kind = ArgumentKind::fixed;
       }
     }
-    if (base_name == "native_batch_norm" && a.name().starts_with("running_")) {
+    if (updates_statistics && a.name().starts_with("running_")) {
       info.written = true;
       hidden_writes = true;
     } else {

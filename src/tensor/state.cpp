@@ -196,9 +196,9 @@ Pieces TensorState::reduce_once(DistributedImpl& tensor, const Plan& plan, const
   Extra::Reduced& known = tensor.extra()->reduced;
   {
     std::unique_lock lock(known.mutex);
-    if (!known.pieces.empty() && known.writes == now) {
-      if (known.to == plan.to) return known.pieces;
-      const auto from_known = make_plan(known.to, plan.to);
+    if (known.to && known.writes == now) {
+      if (*known.to == plan.to) return known.pieces;
+      const auto from_known = make_plan(*known.to, plan.to);
       if (from_known && from_known->collectives() == 0) {
         const Pieces pieces = known.pieces;
         lock.unlock();

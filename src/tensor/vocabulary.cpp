@@ -105,7 +105,7 @@ at::Tensor embedding(const at::Tensor& table, const at::Tensor& indices, c10::Sy
   }
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::embedding", "");
   torch::jit::Stack stack{table, indices, padding_idx, scale_grad_by_freq, sparse};
-  op.callBoxedForDispatchKey(c10::DispatchKey::AutogradCPU, stack);  // ATen's own, for any device
+  op.callBoxedForDispatchKey(c10::DispatchKey::Autograd, stack);  // ATen's own
   return stack[0].toTensor();
 }
 

@@ -170,7 +170,18 @@ std::vector<std::string> all_samples() {
 /// Those whose result is infinite or no number, and must be.
 const std::set<std::string> kNotFinite{
     "aten::amax(f64[4, 3]of(1, nan, 2, 0.5), [0])",
+    "aten::aminmax(f64[4, 5]of(1, nan, 2, 3, 0), dim=1)",
     "aten::max(f64[4]of(1, nan, 2))",
+    "aten::max.dim(f64[4, 5]of(1, nan, 2, nan, 0), 1)",
+    "aten::max.dim(f64[4, 6]of(-inf), 1)",
+    "aten::min.dim(f64[4, 5]of(1, nan, 2, nan, 0), 1)",
+    "aten::native_group_norm(f64[3, 4, 3]of(1, nan, 2, 3, 0.5, 4, -1, 2), None, None, 3, 4, 3, 2, "
+    "1e-05)",
+    "aten::std.correction(f64[4, 1], [1], correction=1)",
+    "aten::var.correction(f64[4, 1], [1], correction=1)",
+    "aten::var.correction(f64[4, 3]of(1, 1, 2), [0], correction=4)",
+    "aten::var.correction(f64[4, 6], [1], correction=8)",
+    "aten::var_mean.correction(f64[4, 6], [1], correction=6)",
     "aten::logsumexp(f64[2, 3]of(-inf), [1])",
     "aten::nll_loss_forward(f64[4, 3], i64[4]of(1), None, 1, 1)",
 };
