@@ -276,8 +276,9 @@ class Run {
     take_dtypes(stack);
   }
 
-  /// The arguments with tensors of the global sizes that hold zeros, or identity matrices.
-  Stack stack_of_made_up(bool identity) {
+  /// The arguments with tensors of the global sizes that hold zeros; or, for ops that divide by
+  /// them, identity matrices and ones.
+  Stack stack_of_made_up(bool regular) {
     const bool abstract = f_.info.op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
     const at::Device device = abstract ? at::Device(at::kMeta) : f_.lead->world().device();
     std::vector<Pieces> real = std::exchange(pieces_, std::vector<Pieces>(f_.tensors.size()));
@@ -290,14 +291,14 @@ class Run {
       const bool looks_at_strides =
           f_.info.rule && f_.info.rule->options.format != RuleOptions::Format::contiguous;
       const std::size_t dims = spec.sizes.size();
-      const bool matrix = identity && dims >= 2 && !is_whole(spec.dtype);
+      const bool matrix = regular && dims >= 2 && !is_whole(spec.dtype);
       pieces_[i].push_back(
           number ? *t.tensor
           : t.written || looks_at_strides
               ? at::empty_strided(to_ref(spec.sizes), to_ref(spec.strides), options).zero_()
           : matrix ? at::eye(spec.sizes[dims - 2], spec.sizes[dims - 1], options)
                          .expand(to_ref(spec.sizes))
-                   : at::zeros({}, options).expand(to_ref(spec.sizes)));
+                   : at::full({}, regular ? 1 : 0, options).expand(to_ref(spec.sizes)));
     }
     Stack stack = stack_of(0);
     pieces_ = std::move(real);
@@ -313,13 +314,17 @@ class Run {
           "what it returns depends on values, of which this process, outside the mesh, has none",
           "call it only on ranks of the mesh");
     }
-    Stack stack = stack_of_made_up(/*identity=*/false);
+    Stack stack = stack_of_made_up(/*regular=*/false);
     try {
       f_.info.op.callBoxed(&stack);
     } catch (const c10::Error&) {
-      // Some ops on matrices want them regular.
-      stack = stack_of_made_up(/*identity=*/true);
-      f_.info.op.callBoxed(&stack);
+      stack = stack_of_made_up(/*regular=*/true);
+      try {
+        f_.info.op.callBoxed(&stack);
+      } catch (const c10::Error&) {
+        if (d_.open_results) throw;
+        return;  // the first operand's dtype is the best guess
+      }
     }
     if (d_.open_results) {
       close_results(stack);

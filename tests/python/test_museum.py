@@ -15,6 +15,9 @@ PAGE = HERE.parents[1] / "docs" / "museum.md"
 REFUSALS = (ValueError, NotImplementedError, torch.distributed.DistError)
 
 
+SMALL = 512  # bytes, of operands of at least twice that
+
+
 class Ours:
     """Intarsia, on all the ranks that this process hosts."""
 
@@ -97,12 +100,17 @@ class Ours:
         return it.CommunicationScope("explicit_only")
 
     def announced(self, op):
+        """What an op sends is refused in explicit mode, or is no move of its operands: the small thing that it reduces."""
+        it.clear_bill()
         with self.explicit():
             try:
-                with it.Budget(""):
-                    op()
+                op()
             except REFUSALS as error:
                 assert "redistribute" in str(error), error
+                return
+        moved = [e for e in it.bill().entries if e.implicit or e.transition in ("S->R", "S->S")]
+        assert not moved, it.bill()
+        assert it.bill().bytes() <= SMALL * it.world().size(), it.bill()
 
 
 def check_pieces(tensor):
