@@ -1,5 +1,9 @@
 // Rules: what an op does on one mesh axis. Ours are a table; users add rules for their own ops.
 //
+//     static const RuleHandle rule = add_rule(index_rule("mylib::scaled_mm", "MK,KN -> MN"));
+//
+// or, in all generality:
+//
 //     static const RuleHandle rule = add_rule({
 //         .name = "mylib::scaled_mm",
 //         .rows = [](const Question&) { return parse_rows({"S(0),R -> S(0)", "R,S(1) -> S(1)",
@@ -112,6 +116,7 @@ enum class LocalForm : std::uint8_t {
   loss_from_sum,   ///< a mean loss over a cut batch: sums, divided by the whole weight
   rows_of_table,   ///< a lookup in a table of which this rank has some rows
   rows_of_result,  ///< writes by index to a tensor of which this rank has some rows
+  aligned,         ///< the op wants matrices whose rows begin at multiples of 16 bytes
   scan,            ///< a running sum or product over a cut dimension: what comes before is added
 };
 
@@ -169,6 +174,19 @@ struct Rule {
   std::function<Shapes(const Question&)> sizes;
   RuleOptions options = {};
 };
+
+/// The rule of an op on the last dimensions of its tensors that does the same for every index of
+/// the ones before, which broadcast and of which any can be cut. `MK,KN -> MN` names the last ones,
+/// of each operand and of each result; it says rows and sizes both:
+///
+///     K      an index that can be cut; where no result has it, the op is a sum over it
+///     n      one that cannot; `k`, where no operand has it: the lesser of m and n
+///     0      a length of 0, or of another digit
+///     nK+    an operand in which the op is linear; several: jointly
+///     !0     a result that has no dimensions before
+///
+/// In calls whose sizes are other, the op runs on whole tensors.
+Rule index_rule(std::string name, std::string indices, RuleOptions options = {});
 
 /// Keeps an added rule in force. THREADS: any.
 class [[nodiscard]] RuleHandle {

@@ -82,7 +82,7 @@ Result ask(const Kept& function, const std::string& rule, const Question& questi
 }
 
 using Texts = std::vector<std::string>;
-using RowsGiven = std::variant<Texts, py::function>;
+using RowsGiven = std::variant<std::string, Texts, py::function>;  // a text: index notation
 
 std::vector<Row> parse_all(const Texts& texts) {
   std::vector<Row> rows;
@@ -134,7 +134,14 @@ void bind_rule(py::module_& m) {
       "add_rule",
       [](const std::string& name, const RowsGiven& rows, const std::optional<py::function>& sizes,
          const Texts& fixed, bool follows_strides) {
-        Rule rule{name, rows_function(rows, name), sizes_function(sizes, name), {}};
+        const auto* indices = std::get_if<std::string>(&rows);
+        if (indices != nullptr && sizes) {
+          throw ValueError(
+              "[add_rule] index notation says the sizes of results; leave `sizes` out");
+        }
+        Rule rule = indices != nullptr
+                        ? index_rule(name, *indices)
+                        : Rule{name, rows_function(rows, name), sizes_function(sizes, name), {}};
         rule.options.follows_strides = follows_strides;
         rule.options.fixed = fixed;
         return add_rule(std::move(rule));

@@ -524,7 +524,7 @@ class RuleHandle:
 
 def add_rule(
     name: str,
-    rows: Sequence[str] | Callable[[Question], Sequence[str]],
+    rows: str | Sequence[str] | Callable[[Question], Sequence[str]],
     sizes: Callable[[Question], Sequence[Sequence[int]] | None] | None = None,
     fixed: Sequence[str] = ...,
     follows_strides: bool = False,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from . import _C
 
-Rows = Sequence[str] | Callable[[_C.Question], Sequence[str]]
+Rows = str | Sequence[str] | Callable[[_C.Question], Sequence[str]]
 Sizes = Callable[[_C.Question], Sequence[Sequence[int]] | None]
 
 _in_force: set[Rule] = set()
@@ -47,13 +47,15 @@ def add_rule(
     """Adds the rule of an op, `mylib::op`, or one that is used instead of ours, the last added first.
 
     `rows`: how operands and results may lie along one axis of a mesh, such as `S(0),R -> S(0)`, besides all
-    replicated; or a function that says it for a call. `sizes`: a function that gives the sizes of each
+    replicated; or a function that says it for a call; or, as one text, index notation: `MK,KN -> MN` names the
+    last dimensions of operands and results, capitals those that can be cut, and says sizes too (rule.h has it
+    all). `sizes`: a function that gives the sizes of each
     result, or None where only the result can say them; without it they are those of the first tensor.
     `fixed`: float arguments on whose value rows or sizes depend. `follows_strides`: the result lies in memory
     in the order of the operands, as for pointwise ops. Every process must add the same rules, before it uses
     the op.
     """
-    given = rows if callable(rows) else list(rows)
+    given = rows if callable(rows) or isinstance(rows, str) else list(rows)
     return Rule(name, _C.add_rule(name, given, sizes, list(fixed), follows_strides))
 
 

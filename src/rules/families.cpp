@@ -1,6 +1,7 @@
 #include "rules/families.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/text.h"
 #include "intarsia/error.h"
@@ -188,6 +189,54 @@ Rows addmv(const Question& q) {
 
 Rows addr(const Question& q) { return with_term(q, einsum({"m", "n"}, "mn"), 2); }
 Rows addbmm(const Question& q) { return with_term(q, einsum({"bmk", "bkn"}, "mn"), 2); }
+
+namespace {
+
+/// The indices of a grouped product: T is the dimension that `offs` divides among the groups, of
+/// which no piece may be taken; E are groups.
+struct Grouped {
+  std::string_view a, b, out;
+};
+
+std::optional<Grouped> grouped(const Question& q) {
+  const std::size_t a = q.in(0).dims();
+  const std::size_t b = q.in(1).dims();
+  if (a == 2 && b == 3) return Grouped{"TK", "EKN", "TN"};
+  if (a == 3 && b == 2) return Grouped{"EMK", "KT", "MT"};
+  if (a == 2 && b == 2) return Grouped{"MT", "TN", "EMN"};
+  if (a == 3 && b == 3) return Grouped{"GMK", "GKN", "GMN"};  // without offs
+  return std::nullopt;
+}
+
+}  // namespace
+
+// self, mat2, offs, bias
+Rows grouped_mm(const Question& q) {
+  const auto g = grouped(q);
+  if (!g || q.in(3).given) return {};
+  Rows rows = einsum({g->a, g->b}, g->out);
+  const auto cut = [](const Placement& p, std::string_view letters) {
+    return p.is_shard() ? letters[static_cast<std::size_t>(p.dim())] : ' ';
+  };
+  std::erase_if(rows, [&](const Row& row) {
+    const char letter = row.in[0].is_shard() ? cut(row.in[0], g->a) : cut(row.in[1], g->b);
+    return letter == 'T' || letter == 'E';
+  });
+  for (Row& row : rows) row.in.resize(4);
+  return rows;
+}
+
+Sizes grouped_mm_sizes(const Question& q) {
+  const auto g = grouped(q);
+  if (!g) return {};
+  std::map<char, std::int64_t> length;
+  for (std::size_t d = 0; d < g->a.size(); ++d) length[g->a[d]] = q.in(0).sizes[d];
+  for (std::size_t d = 0; d < g->b.size(); ++d) length[g->b[d]] = q.in(1).sizes[d];
+  if (q.in(2).given) length.emplace('E', q.in(2).sizes[0]);
+  Shape out;
+  for (const char c : g->out) out.push_back(length[c]);
+  return {out};
+}
 
 Sizes matmul_sizes(const Question& q) {
   const std::size_t first = q.inputs() - 2;  // a term may come before

@@ -47,6 +47,8 @@ Rows dot(const Question& q);
 Rows addmm(const Question& q);
 Rows baddbmm(const Question& q);
 Sizes matmul_sizes(const Question& q);
+Rows grouped_mm(const Question& q);
+Sizes grouped_mm_sizes(const Question& q);
 Rows addmv(const Question& q);
 Rows addr(const Question& q);
 Sizes addr_sizes(const Question& q);
@@ -144,17 +146,7 @@ std::optional<std::size_t> table_dim(const Question& q);
 
 using FormulaOf = std::function<std::string(const Question&)>;
 
-/// The rule of an op on the last dimensions of its tensors, which does the same for every index of
-/// the ones before. These broadcast, and any of them can be cut. A formula such as `nn,nK+ -> nK`
-/// names the last ones, of each operand and of each result:
-///
-///     n      a length: where it stands twice, both are equal; `k` on its own: the lesser of m, n
-///     K      a length that can be cut too; a result that lacks it is a sum over it
-///     0      this length
-///     nK+    an operand in which the op is linear; several: jointly
-///     !0     a result that has no dimensions before
-///
-/// An empty formula, or other sizes: the op runs on whole tensors. Where `options` have a
+/// See index_rule in rule.h. An empty formula: the op runs on whole tensors. Where `options` have a
 /// `memory_order`, it does so too but for one dimension before the last ones.
 Rule batched(std::string name, const std::string& formula, RuleOptions options = {});
 /// With a formula that depends on other arguments.

@@ -3,6 +3,8 @@
 #include <cctype>
 #include <map>
 
+#include "base/text.h"
+#include "intarsia/error.h"
 #include "rules/families.h"
 
 namespace intarsia::rules {
@@ -268,3 +270,10 @@ Sizes fft_sizes(const Question& q) {
 }
 
 }  // namespace intarsia::rules
+
+intarsia::Rule intarsia::index_rule(std::string name, std::string indices, RuleOptions options) {
+  if (indices.find("->") == std::string::npos) {
+    fail<ValueError>("index_rule", "'", indices, "' has no ->; `MK,KN -> MN` is a product");
+  }
+  return rules::batched(std::move(name), indices, std::move(options));
+}

@@ -33,6 +33,7 @@ const std::vector<Rule>& lines() {
       {"_fft_c2c", fft, fft_sizes},
       {"_fft_c2r", fft, fft_sizes},
       {"_fft_r2c", fft, fft_sizes},
+      {"_grouped_mm", grouped_mm, grouped_mm_sizes, {.form = LocalForm::aligned}},
       batched("_linalg_det", "nn -> ,nn,n", in_columns),
       batched("_linalg_eigh", eigh_formula, in_columns),
       batched("_linalg_eigvals", "nn -> n"),

@@ -90,6 +90,27 @@ at::Tensor cummaxmin_backward(const at::Tensor& grad, const at::Tensor& input,
   return at::zeros_like(input).scatter_add(dim, indices, grad);
 }
 
+/// Counts, or sums of weights, that each rank adds up of what it has.
+at::Tensor bincount(const at::Tensor& self, const std::optional<at::Tensor>& weights,
+                    c10::SymInt minlength) {
+  TORCH_CHECK(self.dim() == 1 && at::isIntegralType(self.scalar_type(), /*includeBool=*/false),
+              "bincount only supports 1-d non-negative integral inputs.");
+  std::int64_t size = minlength.expect_int();
+  TORCH_CHECK(size >= 0, "minlength should be >= 0");
+  if (self.numel() > 0) {
+    const auto [least, most] = self.aminmax();
+    TORCH_CHECK(least.item<std::int64_t>() >= 0,
+                "bincount only supports 1-d non-negative integral inputs.");
+    size = std::max(size, most.item<std::int64_t>() + 1);
+  }
+  at::Tensor each = weights && weights->defined() ? *weights : at::ones_like(self, at::kLong);
+  TORCH_CHECK(each.sizes() == self.sizes(),
+              "weights should be 1-d and have the same length as input");
+  if (each.scalar_type() != at::kFloat && weights && weights->defined())
+    each = each.to(at::kDouble);
+  return each.new_zeros({size}).scatter_add(0, self.to(at::kLong), each);
+}
+
 at::Tensor trace_backward(const at::Tensor& grad, c10::SymIntArrayRef sizes) {
   const at::IntArrayRef n = C10_AS_INTARRAYREF_SLOW(sizes);
   return grad * at::eye(n[0], n[1], grad.options());
@@ -256,6 +277,7 @@ void register_formulas() {
   static auto* const library = new torch::Library(
       torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
   library->impl("allclose", allclose);
+  library->impl("bincount", bincount);
   library->impl("binary_cross_entropy.out", binary_cross_entropy_out);
   library->impl("ctc_loss.Tensor", ctc_loss);
   library->impl("cummaxmin_backward", cummaxmin_backward);

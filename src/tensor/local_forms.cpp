@@ -226,6 +226,30 @@ void rows_of_result(const Frame& f, const Question& q, Decision& d) {
   };
 }
 
+/// The matrix, or a copy of it whose rows, or columns, begin at multiples of 16 bytes.
+at::Tensor aligned(const at::Tensor& t) {
+  constexpr std::int64_t kBytes = 16;
+  const auto unit = kBytes / static_cast<std::int64_t>(t.element_size());
+  const bool in_columns = t.stride(-1) != 1 && t.stride(-2) == 1;
+  const at::Tensor rows = in_columns ? t.transpose(-1, -2) : t;
+  bool fits = rows.stride(-1) == 1;
+  for (std::int64_t d = 0; d + 1 < rows.dim(); ++d) fits &= rows.stride(d) % unit == 0;
+  if (fits) return t;
+  std::vector<std::int64_t> sizes = rows.sizes().vec();
+  const std::int64_t width = sizes.back();
+  sizes.back() = (width + unit - 1) / unit * unit;
+  const at::Tensor copy = at::empty(sizes, t.options()).narrow(-1, 0, width).copy_(rows);
+  return in_columns ? copy.transpose(-1, -2) : copy;
+}
+
+void align_operands(const Frame& f, Decision& d) {
+  if (d.layouts[0].least_dims() == 0 && d.layouts[1].least_dims() == 0) return;
+  d.local_call = [op = f.info.op](std::size_t, torch::jit::Stack& stack) {
+    for (std::size_t i = 0; i < 2; ++i) stack[i] = aligned(stack[i].toTensor());
+    op.callBoxed(&stack);
+  };
+}
+
 void replace_sizes(const Frame& f, std::string_view name, const Shape& sizes, const Layout& layout,
                    Decision& d) {
   const std::size_t index = place_of(f, name);
@@ -268,6 +292,9 @@ void set_local_form(const Frame& f, const Rule& rule, const Question& q,
       break;
     case LocalForm::rows_of_result:
       rows_of_result(f, q, d);
+      break;
+    case LocalForm::aligned:
+      align_operands(f, d);
       break;
     case LocalForm::scan:
       set_scan(f, q, d);
