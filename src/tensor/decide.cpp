@@ -254,7 +254,8 @@ void decide_like(const Frame& f, Decision& d) {
 /// A rank whose piece of some operand is empty, though the operand is not, does not run the op: its
 /// results are empty, or add nothing to what others compute.
 void find_skips(const Frame& f, Decision& d, const std::vector<Coordinate>& here) {
-  if (f.info.family != Family::rule || d.open_results || f.info.rule->options.runs_empty) return;
+  if (f.info.family != Family::rule || d.open_results) return;
+  if (d.runs_empty || f.info.rule->options.runs_empty) return;
   d.skip.assign(here.size(), false);
   bool any = false;
   for (std::size_t m = 0; m < here.size(); ++m) {
@@ -269,7 +270,7 @@ void find_skips(const Frame& f, Decision& d, const std::vector<Coordinate>& here
 }
 
 bool is_simple(const Frame& f, const Decision& d, const std::vector<Coordinate>& here) {
-  const bool same_op = !d.local_call && !d.afterwards && !d.decomposes;
+  const bool same_op = !d.local_call && !d.beforehand && !d.afterwards && !d.decomposes;
   const bool stays = d.moves.empty() && d.skip.empty() && !d.brings_back && !d.moves_view;
   return here.size() == 1 && same_op && stays && !d.open_results && !f.info.has_out;
 }

@@ -101,6 +101,20 @@ void TensorState::charge(const Spec& spec, const Plan& plan, const Reason& reaso
   }
 }
 
+void TensorState::charge_own(std::string_view op, std::string tensor, std::string axis,
+                             std::string transition, std::uint64_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  BillEntry& booked = book({.op = std::string(formula_op.empty() ? op : formula_op),
+                            .tensor = std::move(tensor),
+                            .module = std::string(module_path()),
+                            .axis = std::move(axis),
+                            .transition = std::move(transition),
+                            .implicit = false,
+                            .backward = torch::autograd::get_current_node() != nullptr});
+  ++booked.count;
+  booked.bytes += bytes;
+}
+
 BillEntry& TensorState::book(BillEntry entry) {
   std::uint64_t key = 0;
   for (const std::string* text :
