@@ -78,7 +78,8 @@ Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim,
 
 /// Cuts each piece along `cut_dim` into parts of `cut_lengths`, one for each rank, and joins what
 /// arrives along `join_dim`, where the part from rank i is `join_lengths[i]` long. Lengths left
-/// out: equal parts, which must then divide evenly.
+/// out: equal parts, which must then divide evenly. Where the two are one dimension, ranks may cut
+/// by different lengths.
 Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim,
                    std::int64_t join_dim, std::span<const std::int64_t> cut_lengths = {},
                    std::span<const std::int64_t> join_lengths = {}, const Call& call = {},

@@ -37,8 +37,8 @@ namespace intarsia {
 /// anywhere.
 ///
 /// Text form: `S(0),R -> S(0)`; P without a kind stands for P(sum) and P(avg), in which the op is
-/// linear: `P,R -> P`; P(*) for every kind: `P(*),R -> P(*)`. At the end ` by formula`, where that
-/// is so.
+/// linear: `P,R -> P`; P(*) for every kind: `P(*),R -> P(*)`. At the end ` by formula`, ` in runs`
+/// or ` in 6 parts`, where that is so.
 struct Row {
   std::vector<Placement> in;
   std::vector<Placement> out;
@@ -49,6 +49,14 @@ struct Row {
   /// The op is not right on the pieces: the rule's formula is used instead. For each byte of
   /// operand 0, it reduces about so many bytes over the axis.
   std::optional<double> formula = std::nullopt;
+  /// S stands for S alone: each rank has one run of the dimension, in the order of ranks.
+  bool contiguous = false;
+  /// With `contiguous`, if not 0: so many groups must not be cut apart, so the ranks that cut must
+  /// divide this number.
+  std::int64_t parts = 0;
+  /// For each byte of operand 0, the op itself sends about so many over the axis, at most the
+  /// piece: elements that it reads beyond the edges of pieces. Not part of the text.
+  double sends = 0;
 
   static Row parse(std::string_view text);
   std::string to_string() const;
@@ -115,6 +123,7 @@ enum class LocalForm : std::uint8_t {
   mean_from_sum,   ///< a mean over a cut dimension: sums, divided by the whole count
   loss_from_sum,   ///< a mean loss over a cut batch: sums, divided by the whole weight
   rows_of_table,   ///< a lookup in a table of which this rank has some rows
+  window,          ///< elements beyond the edges of the piece are fetched from other ranks
   rows_of_result,  ///< writes by index to a tensor of which this rank has some rows
   aligned,         ///< the op wants matrices whose rows begin at multiples of 16 bytes
   scan,            ///< a running sum or product over a cut dimension: what comes before is added

@@ -108,6 +108,7 @@ std::vector<Row> rows_for(const std::vector<Row>& rows, std::span<const Candidat
       continue;
     }
     out.push_back(row);
+    if (row.contiguous) continue;
     add_variants(
         row,
         [](const Placement& wants, const Placement& have) {
@@ -149,6 +150,7 @@ Price price(const Row& row, std::span<const Candidate> operands, std::size_t axi
   }
   // Tensors stay where they are, so nothing has to be moved back later: no start is charged.
   if (row.formula) sum += 2 * *row.formula * bytes[0] * (n - 1) / n;
+  if (n > 1) sum += std::min(row.sends, 1 / n) * bytes[0];
   const auto partial = std::count_if(row.out.begin(), row.out.end(),
                                      [](const Placement& p) { return p.is_partial(); });
   // Along an axis of one rank nothing matters but to leave tensors alone.
@@ -174,6 +176,13 @@ std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operan
     }
     bytes.push_back(b);
   }
+  // Into how many parts the axes before have cut, by rows that count parts.
+  std::vector<std::pair<std::vector<Placement>, std::int64_t>> cut;
+  const auto parts_for = [&](const Row& row) -> std::int64_t {
+    std::int64_t parts = 1;
+    for (const auto& [in, size] : cut) parts *= in == row.in ? size : 1;
+    return parts;
+  };
   for (std::size_t a = 0; a < axes; ++a) {
     const auto n = static_cast<double>(mesh.size(a));
     std::vector<double> uncut = bytes;
@@ -188,6 +197,7 @@ std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operan
         const Placement& stays = operands[*keep].layout.placement(a);
         if (row.in[*keep] != stays || row.out.empty() || row.out[0] != stays) continue;
       }
+      if (options.reduced && !row.out.empty() && row.out[0].is_partial()) continue;
       const auto mixes = [](const std::vector<Placement>& chosen, const Placement& next) {
         return next.is_partial() &&
                std::any_of(chosen.begin(), chosen.end(), [&](const Placement& other) {
@@ -198,6 +208,7 @@ std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operan
       for (std::size_t i = 0; i < operands.size(); ++i) mixed |= mixes(in[i], row.in[i]);
       for (std::size_t i = 0; i < results; ++i) mixed |= mixes(out[i], row.out[i]);
       if (mixed) continue;
+      if (row.parts != 0 && row.parts % (parts_for(row) * mesh.size(a)) != 0) continue;
       const Price p = price(row, operands, a, uncut, n, options.later);
       if (std::get<0>(p) == kNever) continue;
       if (!best || p < best_price) {
@@ -207,6 +218,7 @@ std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operan
     }
     if (!best) return std::nullopt;
     choice.by_formula |= best->formula.has_value();
+    if (best->parts != 0) cut.emplace_back(best->in, mesh.size(a));
     for (std::size_t i = 0; i < operands.size(); ++i) in[i].push_back(best->in[i]);
     for (std::size_t i = 0; i < results; ++i) out[i].push_back(best->out[i]);
   }

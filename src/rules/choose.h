@@ -36,11 +36,13 @@ struct Choice {
 /// `later`: a sum of terms and a whole is left as terms, to be reduced later with what is added to
 /// it. Saves reductions where sums build up, as in backward; elsewhere it would keep terms and
 /// their reduction alive both.
+/// `reduced`: result 0 is not left partial, so that it can be moved to any layout.
 ///
 /// REQUIRES: all candidates are on `mesh`; every row has `operands.size()` inputs.
 struct ChooseOptions {
   std::optional<std::size_t> keep = std::nullopt;
   bool later = false;
+  bool reduced = false;
 };
 std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operands,
                              const std::vector<Row>& rows, std::size_t results,

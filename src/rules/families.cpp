@@ -1,6 +1,7 @@
 #include "rules/families.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "base/text.h"
@@ -98,6 +99,23 @@ std::vector<std::vector<std::size_t>> linear_in(const Question& q) {
   return {};
 }
 
+/// The kinds of terms besides sums that pass through a pointwise op of one tensor, and what they
+/// become. Only ops that are monotone on all numbers: a maximum of logarithms is not the logarithm
+/// of the maximum where some term has none.
+std::vector<std::pair<Reduction, Reduction>> monotone_in(const Question& q) {
+  constexpr std::array<std::string_view, 22> kRising{
+      "atan",        "asinh", "ceil",     "clamp_max", "clamp_min", "erf",   "exp", "exp2",
+      "expm1",       "floor", "hardtanh", "relu",      "relu6",     "round", "sgn", "sigmoid",
+      "hardsigmoid", "sign",  "sinh",     "tanh",      "trunc",     "clamp"};
+  std::string name(q.schema().name().substr(6));
+  if (name.back() == '_') name.pop_back();
+  const bool real = at::isFloatingType(q.in(0).dtype);
+  if (q.inputs() != 1 || !real) return {};
+  if (name == "neg") return {{Reduction::max, Reduction::min}, {Reduction::min, Reduction::max}};
+  if (std::find(kRising.begin(), kRising.end(), name) == kRising.end()) return {};
+  return {{Reduction::max, Reduction::max}, {Reduction::min, Reduction::min}};
+}
+
 }  // namespace
 
 Row split(const std::vector<int>& in, const std::vector<int>& out, const Placement& missing) {
@@ -167,6 +185,11 @@ Rows pointwise(const Question& q) {
     rows.push_back(split(in, std::vector<int>(results, static_cast<int>(d))));
   }
   for (const auto& group : linear_in(q)) rows.push_back(linear(q.inputs(), group, results));
+  for (const auto& [before, after] : monotone_in(q)) {
+    rows.push_back({{Placement::partial(before)}, {Placement::partial(after)}});
+  }
+  const bool copies = q.schema().name() == "aten::clone" || q.schema().name() == "aten::positive";
+  if (copies) rows.back() = moved(1, {0});
   return rows;
 }
 

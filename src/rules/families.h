@@ -101,9 +101,11 @@ Rows convolution(const Question& q);
 Sizes convolution_sizes(const Question& q);
 Rows convolution_backward(const Question& q);
 Sizes convolution_backward_sizes(const Question& q);
-Rows max_pool2d(const Question& q);
-Sizes max_pool2d_sizes(const Question& q);
-Rows max_pool2d_backward(const Question& q);
+Rows pool(const Question& q);       // with windows; and backwards
+Rows pool_each(const Question& q);  // only batch and channels may be cut
+Sizes pool_sizes(const Question& q);
+Sizes sizes_of_space(const Question& q);  // as output_size says
+Rows fractional_pool(const Question& q);
 
 Rows embedding(const Question& q);
 Sizes embedding_sizes(const Question& q);
@@ -133,7 +135,9 @@ Sizes index_sizes(const Question& q);
 Rows index_put(const Question& q);
 Rows matrix_batch(const Question& q);  // all but the last two dimensions
 Rows flip(const Question& q);
+Rows roll(const Question& q);
 Rows pad(const Question& q);
+Rows pad_with_inside(const Question& q);  // reflection and replication, and backwards
 Sizes pad_sizes(const Question& q);
 Rows view_backward(const Question& q);  // select_backward, slice_backward
 Sizes view_backward_sizes(const Question& q);
@@ -189,8 +193,6 @@ Rows grid_sampler(const Question& q);
 Sizes grid_sampler_sizes(const Question& q);
 Rows grid_sampler_backward(const Question& q);
 Sizes grid_sampler_backward_sizes(const Question& q);
-Rows max_unpool(const Question& q);
-Sizes max_unpool_sizes(const Question& q);
 Rows channel_shuffle(const Question& q);
 Rows pixel_shuffle(const Question& q);
 Sizes pixel_shuffle_sizes(const Question& q);

@@ -359,38 +359,6 @@ Rows matrix_batch(const Question& q) {
   return rows;
 }
 
-Rows flip(const Question& q) {
-  const auto dims = q.dims("dims");
-  Rows rows;
-  for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
-    const bool moves = dims && std::find(dims->begin(), dims->end(), d) != dims->end();
-    if (!moves) rows.push_back(split({static_cast<int>(d)}, {static_cast<int>(d)}));
-  }
-  rows.push_back(moved(1, {0}));
-  return rows;
-}
-
-Rows pad(const Question& q) {
-  const auto widths = q.arg("pad")->toIntVector();
-  Rows rows;
-  for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
-    const std::size_t from_end = q.in(0).dims() - 1 - d;
-    const bool padded = 2 * from_end < widths.size() &&
-                        (widths[2 * from_end] != 0 || widths[2 * from_end + 1] != 0);
-    if (!padded) rows.push_back(split({static_cast<int>(d)}, {static_cast<int>(d)}));
-  }
-  return rows;
-}
-
-Sizes pad_sizes(const Question& q) {
-  const auto widths = q.arg("pad")->toIntVector();
-  Shape out = q.in(0).sizes;
-  for (std::size_t i = 0; i + 1 < widths.size(); i += 2) {
-    out[out.size() - 1 - i / 2] += widths[i] + widths[i + 1];
-  }
-  return {out};
-}
-
 namespace {
 
 std::size_t viewed_dim(const Question& q) {

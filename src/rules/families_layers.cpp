@@ -143,25 +143,6 @@ Sizes grid_sampler_backward_sizes(const Question& q) {
   return {q.in(1).sizes, q.in(2).sizes};
 }
 
-// self, indices: places within one image
-Rows max_unpool(const Question& q) {
-  const std::size_t of_image = q.arg("output_size")->toIntVector().size();
-  Rows rows;
-  for (int d = 0; d < static_cast<int>(q.in(0).dims() - of_image); ++d) {
-    rows.push_back(split({d, d}, {d}));
-  }
-  rows.push_back(linear(2, {0}));
-  return rows;
-}
-
-Sizes max_unpool_sizes(const Question& q) {
-  const auto size = q.arg("output_size")->toIntVector();
-  Shape out = q.in(0).sizes;
-  if (out.size() < size.size() || q.in(1).dims() != out.size()) return {};
-  std::copy(size.begin(), size.end(), out.end() - static_cast<std::ptrdiff_t>(size.size()));
-  return {out};
-}
-
 Rows channel_shuffle(const Question& q) {
   Rows rows = leading(q.in(0).dims());
   std::erase_if(rows, [](const Row& row) { return row.in[0] == Placement::shard(1); });

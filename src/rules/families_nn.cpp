@@ -1,5 +1,6 @@
-#include <ATen/core/Reduction.h>
 // Families of neural-network ops.
+#include <ATen/core/Reduction.h>
+
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "rules/families.h"
@@ -7,98 +8,9 @@
 namespace intarsia::rules {
 namespace {
 
-std::vector<std::int64_t> int_list(const Question& q, std::string_view name, std::size_t n) {
-  const c10::IValue* value = q.arg(name);
-  std::vector<std::int64_t> out =
-      value == nullptr || value->isNone() ? std::vector<std::int64_t>{} : value->toIntVector();
-  if (out.size() == 1) out.resize(n, out[0]);
-  return out;
-}
-
 bool given(const Question& q, std::size_t i) { return i < q.inputs() && q.in(i).given; }
 
 }  // namespace
-
-// ---- convolution and pooling -----------------------------------------------------------------
-
-Rows convolution(const Question& q) {
-  Rows rows;
-  if (q.in(0).dims() < 3 || q.in(0).dims() != q.in(1).dims()) return rows;
-  rows.push_back(split({0, -1, -1}, {0}));
-  if (q.integer("groups", 1) == 1 && !q.flag("transposed")) {
-    rows.push_back(split({-1, 0, 0}, {1}));
-    // A bias would be one of the terms, also on a rank without channels, which runs nothing.
-    if (!given(q, 2)) rows.push_back(split({1, 1, -1}, {-1}));
-  }
-  return rows;
-}
-
-Sizes convolution_sizes(const Question& q) {
-  const Shape& x = q.in(0).sizes;
-  const Shape& w = q.in(1).sizes;
-  const std::size_t n = x.size() - 2;
-  const auto stride = int_list(q, "stride", n);
-  const auto padding = int_list(q, "padding", n);
-  const auto dilation = int_list(q, "dilation", n);
-  const auto extra = int_list(q, "output_padding", n);
-  const bool transposed = q.flag("transposed");
-  Shape out{x[0], transposed ? w[1] * q.integer("groups", 1) : w[0]};
-  for (std::size_t d = 0; d < n; ++d) {
-    const std::int64_t reach = dilation[d] * (w[d + 2] - 1);
-    out.push_back(transposed ? (x[d + 2] - 1) * stride[d] - 2 * padding[d] + reach + extra[d] + 1
-                             : (x[d + 2] + 2 * padding[d] - reach - 1) / stride[d] + 1);
-  }
-  return {out};
-}
-
-// grad_out, input, weight -> grads of input, weight, bias
-Rows convolution_backward(const Question& q) {
-  if (q.in(0).dims() < 3) return {};
-  Rows rows{split({0, 0, -1}, {0, -1, -1})};
-  if (q.integer("groups", 1) == 1 && !q.flag("transposed")) {
-    rows.push_back(split({1, -1, 0}, {-1, 0, 0}));  // channels out
-    // Channels in; the gradient of the bias is whole there, and no rank's to skip.
-    const bool no_bias = !q.arg("output_mask")->toBoolList().get(2);
-    if (no_bias) rows.push_back(split({-1, 1, 1}, {1, 1, -1}, Placement::replicate()));
-  }
-  return rows;
-}
-
-Sizes convolution_backward_sizes(const Question& q) {
-  return {q.in(1).sizes, q.in(2).sizes, Shape{q.in(0).sizes[1]}};
-}
-
-Rows max_pool2d(const Question& q) {
-  Rows rows;
-  for (int d = 0; d < static_cast<int>(q.in(0).dims()) - 2; ++d) rows.push_back(split({d}, {d, d}));
-  return rows;
-}
-
-Sizes max_pool2d_sizes(const Question& q) {
-  Shape out = q.in(0).sizes;
-  const auto kernel = int_list(q, "kernel_size", 2);
-  auto stride = int_list(q, "stride", 2);
-  if (stride.empty()) stride = kernel;
-  const auto padding = int_list(q, "padding", 2);
-  const auto dilation = int_list(q, "dilation", 2);
-  for (std::size_t d = 0; d < 2; ++d) {
-    std::int64_t& size = out[out.size() - 2 + d];
-    const std::int64_t input = size;
-    const std::int64_t span = input + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1;
-    size = (span + (q.flag("ceil_mode") ? stride[d] - 1 : 0)) / stride[d] + 1;
-    // The last window must begin inside the input or its left padding.
-    if (q.flag("ceil_mode") && (size - 1) * stride[d] >= input + padding[d]) --size;
-  }
-  return {out, out};
-}
-
-// grad_out, self, indices -> grad
-Rows max_pool2d_backward(const Question& q) {
-  Rows rows;
-  for (int d = 0; d < static_cast<int>(q.in(1).dims()) - 2; ++d)
-    rows.push_back(split({d, d, d}, {d}));
-  return rows;
-}
 
 // ---- lookups and losses ----------------------------------------------------------------------
 
@@ -205,11 +117,16 @@ Rows by_batch_and_head(const Question& q, std::size_t queries, std::size_t resul
   const auto mask = q.operand("attn_mask");
   for (int d = 0; d < 2; ++d) {
     const auto size = q.in(queries).sizes[static_cast<std::size_t>(d)];
-    if (q.in(queries + 1).sizes[static_cast<std::size_t>(d)] != size) continue;
+    const auto keys = q.in(queries + 1).sizes[static_cast<std::size_t>(d)];
     std::vector<int> in(q.inputs(), d);
     if (mask) in[*mask] = mask_dim(q, mask, d);
     if (!mask && q.inputs() > queries + 3 && !given(q, q.inputs() - 1)) in.back() = -1;
     rows.push_back(split(in, std::vector<int>(results, d)));
+    // Heads of queries that share heads of keys must stay with them.
+    if (keys != size) {
+      rows.back().contiguous = true;
+      rows.back().parts = keys;
+    }
   }
   return rows;
 }

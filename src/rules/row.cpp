@@ -23,6 +23,13 @@ Row Row::parse(std::string_view text) {
   cursor.expect("->");
   read(row.out);
   if (cursor.accept("by formula")) row.formula = 0;
+  if (cursor.accept("in runs")) {
+    row.contiguous = true;
+  } else if (cursor.accept("in")) {
+    row.contiguous = true;
+    row.parts = cursor.integer();
+    cursor.expect("parts");
+  }
   cursor.end();
   if (row.linear && has_kind) {
     fail<ValueError>("Row::parse", "'", text,
@@ -40,7 +47,9 @@ std::string Row::to_string() const {
     }
     return join(texts);
   };
-  return concat(side(in), " -> ", side(out), formula ? " by formula" : "");
+  std::string text = concat(side(in), " -> ", side(out), formula ? " by formula" : "");
+  if (contiguous) text += parts == 0 ? " in runs" : concat(" in ", parts, " parts");
+  return text;
 }
 
 std::vector<Row> parse_rows(std::initializer_list<std::string_view> texts) {

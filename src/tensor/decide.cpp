@@ -205,7 +205,10 @@ void decide_by_rule(const Frame& f, Decision& d) {
     choice = choose(f.mesh(), operands, rows, results, {.keep = self});
     d.brings_back = !choice;
   }
-  if (!choice) choice = choose(f.mesh(), operands, rows, results, {.later = f.in_backward});
+  if (!choice) {
+    choice = choose(f.mesh(), operands, rows, results,
+                    {.later = f.in_backward, .reduced = d.brings_back});
+  }
   TORCH_INTERNAL_ASSERT(choice, "running replicated is always possible");
   d.layouts = std::move(choice->in);
   d.layouts.resize(f.tensors.size(), Layout::replicated(f.mesh()));
@@ -268,7 +271,8 @@ void decide_like(const Frame& f, Decision& d) {
 /// A rank that has nothing of some dimension, though the operand has, does not run the op: its
 /// results are empty, or add nothing to what others compute.
 void find_skips(const Frame& f, Decision& d, const std::vector<Coordinate>& here) {
-  if (f.info.family != Family::rule || d.open_results || f.info.rule->options.runs_empty) return;
+  if (f.info.family != Family::rule || d.open_results) return;
+  if (d.runs_empty || f.info.rule->options.runs_empty) return;
   d.skip.assign(here.size(), false);
   bool any = false;
   for (std::size_t m = 0; m < here.size(); ++m) {
@@ -284,7 +288,7 @@ void find_skips(const Frame& f, Decision& d, const std::vector<Coordinate>& here
 }
 
 bool is_simple(const Frame& f, const Decision& d, const std::vector<Coordinate>& here) {
-  const bool same_op = !d.local_call && !d.afterwards && !d.decomposes;
+  const bool same_op = !d.local_call && !d.beforehand && !d.afterwards && !d.decomposes;
   const bool stays = d.moves.empty() && d.skip.empty() && !d.brings_back && !d.moves_view;
   return here.size() == 1 && same_op && stays && !d.open_results && !f.info.has_out;
 }

@@ -12,7 +12,7 @@
 
 #include "intarsia/plan.h"
 #include "intarsia/rule.h"
-#include "tensor/spec.h"
+#include "tensor/impl.h"
 
 namespace intarsia {
 
@@ -85,6 +85,8 @@ struct Decision {
   std::optional<c10::OperatorHandle> local_op;
   std::vector<std::vector<std::pair<std::size_t, c10::IValue>>> local_arguments;
   LocalCall local_call;
+  /// Runs once before the local op, on the pieces of each operand as they lie in `layouts`.
+  std::function<void(std::vector<Pieces>& operands)> beforehand;
   /// Runs once after the local op, on the pieces of each result.
   std::function<void(std::vector<std::vector<at::Tensor>>& results)> afterwards;
   /// Run ATen's own decomposition of the op instead, on the distributed tensors.
@@ -99,6 +101,8 @@ struct Decision {
   /// Some hosted rank has an empty piece of a tensor that is not empty: results are made without
   /// running the op, for that rank.
   std::vector<bool> skip;
+  /// The local op runs on pieces without elements too.
+  bool runs_empty = false;
   /// Ops without a rule: specs are taken from the results.
   bool open_results = false;
   /// One hosted rank, nothing to move, to replace, to skip or to bring back.

@@ -65,12 +65,11 @@ class Run {
       learn_from_zeros();
     }
     prepare();
+    if (d_.beforehand) d_.beforehand(pieces_);
     results_.resize(d_.results.size());
     for (std::size_t m = 0; m < members_; ++m) run_member(m);
-    if (d_.afterwards) {
-      d_.afterwards(results_);
-      keep_written();
-    }
+    if (d_.afterwards) d_.afterwards(results_);
+    if (d_.afterwards || (f_.info.has_out && d_.local_call)) keep_written();
     if (d_.brings_back || f_.info.has_out) bring_back();
     Stack out;
     std::size_t r = 0;
@@ -202,7 +201,6 @@ class Run {
         (d_.local_op ? *d_.local_op : f_.info.op).callBoxed(&stack);
       }
     }
-    if (f_.info.has_out && d_.local_call) take_outs(stack, m);
     local_results_.push_back(stack);
     results_.resize(std::max(results_.size(), stack.size()));
     for (std::size_t r = 0; r < stack.size(); ++r) {
@@ -223,16 +221,6 @@ class Run {
         } else {
           piece.copy_(results_[r][m]);
         }
-      }
-    }
-  }
-
-  /// What another op than the one that was called gave belongs into out=.
-  void take_outs(const Stack& stack, std::size_t m) {
-    for (std::size_t r = 0; r < d_.results.size(); ++r) {
-      const Result& result = d_.results[r];
-      if (result.kind == Result::Kind::written) {
-        pieces_[result.operand][m] = stack[r].toTensor();
       }
     }
   }

@@ -6,6 +6,7 @@
 #include "rules/families.h"
 #include "tensor/decide.h"
 #include "tensor/state.h"
+#include "tensor/window_forms.h"
 
 namespace intarsia {
 namespace {
@@ -298,6 +299,9 @@ void set_local_form(const Frame& f, const Rule& rule, const Question& q,
       break;
     case LocalForm::scan:
       set_scan(f, q, d);
+      break;
+    case LocalForm::window:
+      set_window_form(f, q, sizes, d);
       break;
   }
   if (!rule.options.sizes_argument.empty() && d.out_layouts[0].least_dims() > 0) {

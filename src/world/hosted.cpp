@@ -28,14 +28,17 @@ at::Tensor reduced(const Tensors& terms, const Placement& how) {
                     terms[0].scalar_type());
 }
 
-/// The part of each tensor that the rank at `place` gets.
-Tensors parts_of(const Tensors& all, std::int64_t dim, std::span<const std::int64_t> lengths,
-                 std::size_t place) {
-  std::int64_t begin = 0;
-  for (std::size_t i = 0; i < place; ++i) begin += lengths[i];
+/// The part of each member's tensor, cut by its own lengths, that the rank at `place` gets.
+Tensors parts_of(at::TensorList all, const std::vector<std::size_t>& group, std::int64_t dim,
+                 const LengthsOf& lengths_of, std::size_t place) {
   Tensors out;
-  out.reserve(all.size());
-  for (const at::Tensor& t : all) out.push_back(t.narrow(dim, begin, lengths[place]));
+  out.reserve(group.size());
+  for (const std::size_t m : group) {
+    const auto lengths = lengths_of(m);
+    std::int64_t begin = 0;
+    for (std::size_t i = 0; i < place; ++i) begin += lengths[i];
+    out.push_back(all[m].narrow(dim, begin, lengths[place]));
+  }
   return out;
 }
 
@@ -59,9 +62,8 @@ Tensors reduce_scatter(const HostedGroups& here, at::TensorList terms, std::int6
                        const Placement& how, const LengthsOf& lengths) {
   Tensors out(terms.size());
   for (const auto& group : here.groups) {
-    const Tensors all = of_group(terms, group);
     for (std::size_t i = 0; i < group.size(); ++i) {
-      out[group[i]] = reduced(parts_of(all, dim, lengths(group[i]), i), how).contiguous();
+      out[group[i]] = reduced(parts_of(terms, group, dim, lengths, i), how).contiguous();
     }
   }
   return out;
@@ -71,9 +73,8 @@ Tensors all_to_all(const HostedGroups& here, at::TensorList pieces, std::int64_t
                    std::int64_t join_dim, const LengthsOf& cuts) {
   Tensors out(pieces.size());
   for (const auto& group : here.groups) {
-    const Tensors all = of_group(pieces, group);
     for (std::size_t i = 0; i < group.size(); ++i) {
-      out[group[i]] = at::cat(parts_of(all, cut_dim, cuts(group[i]), i), join_dim);
+      out[group[i]] = at::cat(parts_of(pieces, group, cut_dim, cuts, i), join_dim);
     }
   }
   return out;

@@ -98,6 +98,19 @@ const Change sizes_argument_forgotten = options([](RuleOptions& o) { o.sizes_arg
 Change memory_order(std::vector<std::int8_t> order) {
   return options([order](RuleOptions& o) { o.memory_order = order; });
 }
+/// Rows for which ranks read beyond their pieces are gone, and what is read there too: to add wrong
+/// ones in their place.
+const Change windows_forgotten =
+    both(local_form_forgotten, rows([](const Question& q, Rows all) {
+           std::erase_if(all, [&](const Row& row) {
+             const bool term = std::any_of(row.in.begin(), row.in.end(),
+                                           [](const Placement& x) { return x.is_partial(); });
+             const bool groups = q.integer("groups", 1) > 1 && row.in[0].is_shard(1);
+             return row.contiguous || groups || (term && !row.linear);
+           });
+           return all;
+         }));
+
 Change runs_empty(bool on) {
   return options([on](RuleOptions& o) { o.runs_empty = on; });
 }
@@ -337,10 +350,8 @@ std::vector<Category> categories() {
             })},
            {"a whole bias beside terms of a matrix", "aten::addmm", linear_in({{1}, {2}})},
            {"a whole bias in cut channels", "aten::convolution",
-            rows([](const Question& q, Rows all) {
-              const bool plain = q.integer("groups", 1) == 1 && !q.flag("transposed");
-              if (plain && q.in(2).given) all.push_back(split({1, 1, -1}, {-1}));
-              return all;
+            each_row([](const Question&, Row& row) {
+              if (has_shard(row.in) && row.out[0].is_partial()) row.in[2] = kWhole;
             })},
            {"a whole source", "aten::scatter_add", linear_in({{0}})},
            {"a written value", "aten::scatter", linear_in({{0}})},
@@ -487,15 +498,17 @@ std::vector<Category> categories() {
                 row.out[0] = Placement::shard(row.in[0].dim() + 1);
               }
             })},
-           {"is not flipped", "aten::flip", rows([](const Question& q, Rows all) {
-              for (const std::int64_t d : q.arg("dims")->toIntVector()) {
-                if (d < 0) {
-                  all.push_back(all_cut(
-                      q, static_cast<std::size_t>(d + static_cast<std::int64_t>(q.in(0).dims()))));
-                }
-              }
-              return all;
-            })},
+           {"is not flipped", "aten::flip",
+            both(windows_forgotten, rows([](const Question& q, Rows all) {
+                   for (const std::int64_t d : q.arg("dims")->toIntVector()) {
+                     if (d < 0) {
+                       all.push_back(all_cut(
+                           q, static_cast<std::size_t>(d +
+                                                       static_cast<std::int64_t>(q.in(0).dims()))));
+                     }
+                   }
+                   return all;
+                 }))},
            {"is not reduced", "aten::sum", negative_dims_are_not_reduced},
            {"is not reduced", "aten::argmax", negative_dims_are_not_reduced},
            {"is not reduced", "aten::logsumexp", negative_dims_are_not_reduced},
@@ -510,12 +523,19 @@ std::vector<Category> categories() {
            {"each piece sums to 1", "aten::_log_softmax_backward_data", cut_along_dim()},
            {"pieces sorted each", "aten::sort", cut_along_dim()},
            {"the largest of pieces", "aten::topk", cut_along_dim()},
-           {"pieces flipped each", "aten::flip", cut_along_dim()},
+           {"pieces flipped each", "aten::flip", local_form_forgotten},
+           {"pieces rolled each", "aten::roll", local_form_forgotten},
            {"pieces joined each", "aten::cat", cut_along_dim()},
-           {"pieces padded each", "aten::constant_pad_nd", rows([](const Question& q, Rows all) {
-              all.push_back(all_cut(q, q.in(0).dims() - 1));
-              return all;
+           {"pieces padded each", "aten::constant_pad_nd", local_form_forgotten},
+           {"nothing beside the edge", "aten::convolution",
+            both(windows_forgotten, also("S(2),R,R -> S(2) in runs"))},
+           {"nothing beside the edge", "aten::avg_pool2d", local_form_forgotten},
+           {"nothing given back", "aten::avg_pool3d_backward", local_form_forgotten},
+           {"runs of blocks", "aten::convolution", each_row([](const Question&, Row& row) {
+              if (row.parts == 0) row.contiguous = false;
             })},
+           {"groups cut apart", "aten::convolution",
+            each_row([](const Question&, Row& row) { row.parts = 0; })},
            {"a place in a piece", "aten::argmax", cut_along_dim(p(Reduction::max))},
            {"places in pieces", "aten::max", rows([](const Question& q, Rows all) {
               if (q.results() < 2 || q.in(0).dims() == 0) return all;
@@ -538,24 +558,25 @@ std::vector<Category> categories() {
               all.push_back(split({last, of_weight, of_weight}, {last, -1, -1}, p(Reduction::avg)));
               return all;
             })},
-           {"width", "aten::convolution", also("S(2),R,R -> S(2)")},
+           {"width", "aten::convolution", both(windows_forgotten, also("S(2),R,R -> S(2)"))},
            {"width, of kernels of one, whatever the stride", "aten::convolution",
-            rows([](const Question& q, Rows all) {
-              const auto padding = q.arg("padding")->toIntVector();
-              const bool alone = q.in(1).sizes[2] == 1 && padding[0] == 0 && !q.flag("transposed");
-              if (alone) all.push_back(split({2, -1, -1}, {2}));
-              return all;
-            })},
+            both(windows_forgotten, rows([](const Question& q, Rows all) {
+                   const auto padding = q.arg("padding")->toIntVector();
+                   const bool alone =
+                       q.in(1).sizes[2] == 1 && padding[0] == 0 && !q.flag("transposed");
+                   if (alone) all.push_back(split({2, -1, -1}, {2}));
+                   return all;
+                 }))},
            {"what is padded here and cut there", "aten::constant_pad_nd",
-            rows([](const Question& q, Rows all) {
-              const auto widths = q.arg("pad")->toIntVector();
-              for (std::size_t i = 0; i + 1 < widths.size(); i += 2) {
-                if (widths[i] + widths[i + 1] == 0) {
-                  all.push_back(all_cut(q, q.in(0).dims() - 1 - i / 2));
-                }
-              }
-              return all;
-            })},
+            both(windows_forgotten, rows([](const Question& q, Rows all) {
+                   const auto widths = q.arg("pad")->toIntVector();
+                   for (std::size_t i = 0; i + 1 < widths.size(); i += 2) {
+                     if (widths[i] + widths[i + 1] == 0) {
+                       all.push_back(all_cut(q, q.in(0).dims() - 1 - i / 2));
+                     }
+                   }
+                   return all;
+                 }))},
            {"all, where none are named", "aten::sum", rows([](const Question& q, Rows all) {
               const c10::IValue* dims = q.arg("dim");
               const bool none = dims != nullptr && dims->isIntList() && dims->toIntVector().empty();
@@ -572,10 +593,11 @@ std::vector<Category> categories() {
               if (q.flag("transposed")) all.push_back(split({-1, 0, 0}, {1}));
               return all;
             })},
-           {"height", "aten::max_pool2d_with_indices", rows([](const Question& q, Rows all) {
-              all.push_back(all_cut(q, q.in(0).dims() - 2));
-              return all;
-            })},
+           {"height", "aten::max_pool2d_with_indices",
+            both(windows_forgotten, rows([](const Question& q, Rows all) {
+                   all.push_back(all_cut(q, q.in(0).dims() - 2));
+                   return all;
+                 }))},
            {"queries, each the first that looks back", kAttention,
             attention_also({2, -1, -1}, {2, 2}, kSum)},
            {"keys, as terms of a sum", kAttention, attention_also({-1, 2, 2}, {-1, -1}, kSum)},

@@ -33,7 +33,8 @@ Rule twice_rule(std::initializer_list<std::string_view> rows) {
 }
 
 TEST(Rows, HaveATextForm) {
-  for (const char* text : {"S(0),R -> S(0)", "P,R -> P", "R,R -> P(max),S(1)", "SS(1,2) -> S(0)"}) {
+  for (const char* text : {"S(0),R -> S(0)", "P,R -> P", "R,R -> P(max),S(1)", "SS(1,2) -> S(0)",
+                           "S(2),R,R -> S(2) in runs", "S(1),S(0) -> S(1) in 6 parts"}) {
     EXPECT_EQ(Row::parse(text).to_string(), text);
     EXPECT_EQ(Row::parse(Row::parse(text).to_string()), Row::parse(text));
   }

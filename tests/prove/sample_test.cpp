@@ -183,6 +183,9 @@ const std::set<std::string> kNotFinite{
     "aten::var.correction(f64[4, 6], [1], correction=8)",
     "aten::var_mean.correction(f64[4, 6], [1], correction=6)",
     "aten::logsumexp(f64[2, 3]of(-inf), [1])",
+    "aten::max_pool2d_with_indices(f64[1, 1, 5, 4]of(-inf), [3, 2], [2, 2], [1, 1])",
+    "aten::max_pool2d_with_indices(f64[1, 1, 5, 4]of(1, nan, 2), [3, 2], [2, 2], [1, 1])",
+    "aten::max_pool2d_with_indices(f64[1, 1, 7, 4]of(-inf), [3, 2], [2, 1], [1, 1], [2, 1])",
     "aten::nll_loss_forward(f64[4, 3], i64[4]of(1), None, 1, 1)",
 };
 

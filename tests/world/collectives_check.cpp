@@ -129,6 +129,31 @@ class Checker {
       if (even) same("all_to_all", all_to_all(comm, all[me], 1, 0).tensor(), expected);
     }
 
+    // Along one dimension, where rank i cuts its own lengths: (i + 2j) % 3 for rank j.
+    {
+      const auto length = [](std::size_t from, std::size_t to) {
+        return static_cast<std::int64_t>((from + 2 * to) % 3);
+      };
+      std::vector<at::Tensor> all = of_all(type, {2, 2 * comm.size()});
+      std::vector<at::Tensor> arriving;
+      Lengths cuts;
+      Lengths joins;
+      for (std::size_t i = 0; i < n; ++i) {
+        std::int64_t start = 0;
+        std::int64_t total = 0;
+        for (std::size_t j = 0; j < n; ++j) {
+          if (j < me) start += length(i, j);
+          total += length(i, j);
+        }
+        all[i] = all[i].narrow(1, 0, total);
+        arriving.push_back(all[i].narrow(1, start, length(i, me)));
+        cuts.push_back(length(me, i));
+        joins.push_back(length(i, me));
+      }
+      same("all_to_all", all_to_all(comm, all[me], 1, 1, cuts, joins, call).tensor(),
+           at::cat(arriving, 1));
+    }
+
     for (const std::size_t root : {std::size_t{0}, n - 1}) {
       const at::Tensor mine = of(me, type, {3, 2});
       same("broadcast", broadcast(comm, mine, static_cast<std::int64_t>(root)).tensor(),
