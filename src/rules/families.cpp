@@ -72,7 +72,7 @@ std::vector<std::vector<std::size_t>> linear_in(const Question& q) {
   };
   const bool two = q.inputs() >= 2;
   if (name == "copy" && is_whole(q.in(0).dtype)) return {};  // it rounds each term
-  if (is({"add", "sub", "complex"}) || (name == "lerp" && q.inputs() == 2) || name == "copy") {
+  if (is({"add", "sub", "complex"}) || name == "lerp" || name == "copy") {
     return two ? std::vector<std::vector<std::size_t>>{{0, 1}}
                : std::vector<std::vector<std::size_t>>{};
   }
@@ -85,7 +85,11 @@ std::vector<std::vector<std::size_t>> linear_in(const Question& q) {
     if (rounding == nullptr || rounding->isNone()) return {{0}};
     return {};
   }
-  if (is({"neg", "clone", "zero", "positive"})) return {{0}};
+  if (is({"neg", "clone", "zero", "positive", "conj_physical", "_conj_physical", "deg2rad",
+          "rad2deg", "ldexp"})) {
+    return {{0}};
+  }
+  if (name == "masked_fill" && q.inputs() == 3) return {{0, 2}};
   if (name == "_to_copy") {
     const c10::IValue* dtype = q.arg("dtype");
     const bool exact = dtype == nullptr || dtype->isNone() || !is_whole(dtype->toScalarType());

@@ -176,7 +176,8 @@ Rows scatter(const Question& q) {
       if (equal) rows.push_back(split(std::vector<int>(q.inputs(), at), {at}));
     }
   }
-  if (adds) rows.push_back(linear(3, {0, 2}));
+  const bool replaces = name.starts_with("aten::scatter") && q.arg("reduce") == nullptr;
+  if (q.inputs() == 3 && (adds || replaces)) rows.push_back(linear(3, {0, 2}));
   return rows;
 }
 
@@ -199,7 +200,8 @@ Rows index_add(const Question& q) {
         {{Placement::partial(), Placement::shard(0), Placement::shard(static_cast<int>(dim))},
          {Placement::partial()}});
   }
-  if (adds) rows.push_back(linear(3, {0, 2}));
+  const bool copies = q.schema().name().starts_with("aten::index_copy");
+  if (adds || copies) rows.push_back(linear(3, {0, 2}));
   return rows;
 }
 
@@ -331,6 +333,7 @@ Rows index_put(const Question& q) {
     in[values] = in_values(static_cast<std::size_t>(place_in_result(*x, d)));
     rows.push_back(split(in, {in[0]}));
   }
+  rows.push_back(linear(q.inputs(), {0, values}));
   if (!q.flag("accumulate")) return rows;
   for (std::size_t d = 0; d < x->common.size(); ++d) {
     if (x->common[d] == 1) continue;
@@ -340,7 +343,6 @@ Rows index_put(const Question& q) {
     row.in[0] = Placement::partial();
     rows.push_back(std::move(row));
   }
-  rows.push_back(linear(q.inputs(), {0, values}));
   return rows;
 }
 

@@ -87,6 +87,11 @@ Change both(const Change& one, const Change& other) {
 }
 
 const Change local_form_forgotten = options([](RuleOptions& o) { o.form = LocalForm::same; });
+/// Rows that need the formula, on pieces.
+const Change formula_forgotten = rows([](const Question&, Rows all) {
+  for (Row& row : all) row.formula.reset();
+  return all;
+});
 const Change strides_forgotten = options([](RuleOptions& o) {
   o.follows_strides = false;
   o.memory_order = {};
@@ -459,8 +464,6 @@ std::vector<Category> categories() {
        }},
       {"negative dim",
        {
-           {"counts as any other", "aten::cumsum", negative_dim_is_no_dim},
-           {"counts as any other", "aten::cumprod", negative_dim_is_no_dim},
            {"counts as any other", "aten::_softmax", negative_dim_is_no_dim},
            {"counts as any other", "aten::_log_softmax", negative_dim_is_no_dim},
            {"counts as any other", "aten::_softmax_backward_data", negative_dim_is_no_dim},
@@ -517,8 +520,15 @@ std::vector<Category> categories() {
        }},
       {"cut along the op's own dimension",
        {
-           {"running sums of pieces", "aten::cumsum", cut_along_dim()},
-           {"running products of pieces", "aten::cumprod", cut_along_dim()},
+           {"running sums of pieces", "aten::cumsum", local_form_forgotten},
+           {"running products of pieces", "aten::cumprod", local_form_forgotten},
+           {"running sums of pieces", "aten::logcumsumexp", local_form_forgotten},
+           {"pieces normalised each", "aten::native_layer_norm", formula_forgotten},
+           {"pieces normalised each", "aten::native_batch_norm", formula_forgotten},
+           {"pieces normalised each", "aten::native_group_norm", formula_forgotten},
+           {"moments of pieces", "aten::var", formula_forgotten},
+           {"places in pieces", "aten::argmax", formula_forgotten},
+           {"classes of pieces", "aten::nll_loss_forward", formula_forgotten},
            {"each piece sums to 1", "aten::_softmax", cut_along_dim()},
            {"each piece sums to 1", "aten::_log_softmax_backward_data", cut_along_dim()},
            {"pieces sorted each", "aten::sort", cut_along_dim()},
@@ -715,10 +725,11 @@ std::vector<Category> categories() {
        }},
       {"pieces of what is looked up",
        {
-           {"an indexed dimension", "aten::index_select", rows([](const Question& q, Rows all) {
-              if (q.in(0).dims() > 0) all.push_back(split({as_int(q.dim()), -1}, {-1}));
-              return all;
-            })},
+           {"an indexed dimension", "aten::index_select", local_form_forgotten},
+           {"rows written by place in the piece", "aten::index_add", local_form_forgotten},
+           {"rows written by place in the piece", "aten::index_put", local_form_forgotten},
+           {"rows written by place in the piece", "aten::scatter_add", local_form_forgotten},
+           {"rows written by place in the piece", "aten::scatter_reduce", local_form_forgotten},
            {"an indexed dimension, with its index", "aten::index_select",
             rows([](const Question& q, Rows all) {
               if (q.in(0).dims() == 0 || q.in(1).dims() == 0) return all;
@@ -730,11 +741,7 @@ std::vector<Category> categories() {
               all.push_back(split({0, 0}, {0}));
               return all;
             })},
-           {"an indexed dimension", "aten::gather", rows([](const Question& q, Rows all) {
-              if (q.in(0).dims() == 0 || q.in(1).dims() == 0) return all;
-              all.push_back(split({as_int(q.dim()), -1}, {-1}));
-              return all;
-            })},
+           {"an indexed dimension", "aten::gather", local_form_forgotten},
            {"a mask taken for an index", "aten::index",
             [](Rule& rule) {
               rule.rows = [](const Question& q) {

@@ -14,6 +14,8 @@ at::Tensor scaled_mm(const at::Tensor& a, const at::Tensor& b, double scale) {
   return a.mm(b).mul_(scale);
 }
 
+at::Tensor twice_mm(const at::Tensor& a, const at::Tensor& b) { return scaled_mm(a, b, 2); }
+
 at::Tensor halved(const at::Tensor& a) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return a / 2;
@@ -21,11 +23,13 @@ at::Tensor halved(const at::Tensor& a) {
 
 TORCH_LIBRARY(mylib, m) {
   m.def("scaled_mm(Tensor a, Tensor b, float scale=1.0) -> Tensor");
+  m.def("twice_mm(Tensor a, Tensor b) -> Tensor");
   m.def("halved(Tensor a) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(mylib, CPU, m) {
   m.impl("scaled_mm", scaled_mm);
+  m.impl("twice_mm", twice_mm);
   m.impl("halved", halved);  // has no rule
 }
 
@@ -40,5 +44,10 @@ const intarsia::RuleHandle rule = intarsia::add_rule(
     {.name = "mylib::scaled_mm", .rows = rows, .sizes = [](const intarsia::Question& q) {
        return intarsia::Shapes{{q.in(0).sizes[0], q.in(1).sizes[1]}};
      }});
+
+// The rule of twice_mm:
+const intarsia::RuleHandle short_rule =
+    intarsia::add_rule(intarsia::index_rule("mylib::twice_mm", "MK,KN -> MN"));
+// and that is all.
 
 }  // namespace
