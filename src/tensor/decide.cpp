@@ -194,8 +194,11 @@ void decide_by_rule(const Frame& f, Decision& d) {
   const std::vector<Shape> sizes = rule.sizes(q);
   if (sizes.empty() && q.results() > 0) return replicate_all(f, d);
   std::vector<Row> rows = rule.rows(q);
-  std::erase_if(rows,
-                [&](const Row& row) { return row.linear && !row.any_kind && !adds_up(q, d, row); });
+  // A formula may refuse what the op itself does not: to reduce no elements.
+  const bool empty = !d.in.empty() && d.in[0] && d.in[0]->numel == 0;
+  std::erase_if(rows, [&](const Row& row) {
+    return (row.formula && empty) || (row.linear && !row.any_kind && !adds_up(q, d, row));
+  });
   const auto operands = candidates(f, d, q.inputs());
   const std::size_t results = std::max<std::size_t>(q.results(), 1);
   const auto self = written_operand(f);
