@@ -48,6 +48,17 @@ Rows cat(const Question& q) {
     rows.push_back(split(in, {static_cast<int>(d)}));
   }
   rows.push_back(joined(q));
+  // Pieces of tensors of one length, joined, are a piece of the whole that is cut in blocks.
+  const bool alike = std::all_of(q.in().begin(), q.in().end(), [&](const Operand& x) {
+    return x.dims() == model.dims() && model.dims() > 0 && x.sizes[dim] == model.sizes[dim];
+  });
+  if (alike) {
+    const auto at = static_cast<int>(dim);
+    Row row = split(std::vector<int>(q.inputs(), at), {at});
+    row.out[0] = Placement::strided_shard(at, static_cast<std::int64_t>(q.inputs()));
+    row.contiguous = true;
+    rows.push_back(std::move(row));
+  }
   return rows;
 }
 

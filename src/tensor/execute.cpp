@@ -706,6 +706,10 @@ void execute_formula(Frame& f, const Decision& d) {
     f.info.rule->options.formula(f.info.op, stack);
     for (std::size_t r = 0; r < d.results.size(); ++r) {
       if (!stack[r].isTensor() || !stack[r].toTensor().defined()) continue;
+      if (!is_ours(stack[r].toTensor())) {
+        f.refuse("its formula gave a plain tensor",
+                 "make results from operands, as x.new_zeros(sizes) does and at::zeros(sizes) not");
+      }
       stack[r] = with_terms_of(stack[r].toTensor(), d.out_layouts[r], f);
     }
   }

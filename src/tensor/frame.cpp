@@ -135,6 +135,12 @@ void Frame::add_element(const c10::IValue& value) {
   }
 }
 
+std::size_t Frame::place_of(std::string_view name) const {
+  const auto at = argument_index(info.op.schema(), name);
+  TORCH_INTERNAL_ASSERT(at, info.name, " has no argument ", name);
+  return *at;
+}
+
 const c10::IValue* Frame::argument(std::string_view name) const {
   const auto at = argument_index(info.op.schema(), name);
   return at ? &stack[base + *at] : nullptr;

@@ -40,6 +40,8 @@ class Frame {
     return {stack.data() + base, stack.size() - base};
   }
   const c10::IValue* argument(std::string_view name) const;
+  /// Where the named argument stands. REQUIRES: the op has it.
+  std::size_t place_of(std::string_view name) const;
   TensorState& state() const { return lead->state(); }
   const Mesh& mesh() const { return lead->spec()->layout.mesh(); }
 

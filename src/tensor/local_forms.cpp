@@ -11,13 +11,6 @@
 namespace intarsia {
 namespace {
 
-/// REQUIRES: the op has it.
-std::size_t place_of(const Frame& f, std::string_view name) {
-  const auto at = argument_index(f.info.op.schema(), name);
-  TORCH_INTERNAL_ASSERT(at, f.info.name, " has no argument ", name);
-  return *at;
-}
-
 /// The axes on which an operand is cut and a result is partial: those over which it sums.
 std::vector<std::size_t> summed_axes(const Layout& in, const Layout& out) {
   std::vector<std::size_t> axes;
@@ -47,7 +40,7 @@ void mean_from_sum(const Frame& f, const Question& q, Decision& d) {
   }
   const std::vector<std::int64_t> over = dims ? as_vector(*dims) : std::vector<std::int64_t>{};
   const bool keep = q.flag("keepdim");
-  const std::size_t dtype = place_of(f, "dtype");
+  const std::size_t dtype = f.place_of("dtype");
   d.local_call = [=](std::size_t, torch::jit::Stack& stack) {
     const auto type = stack[dtype].isNone() ? std::optional<at::ScalarType>()
                                             : std::optional(stack[dtype].toScalarType());
@@ -63,7 +56,7 @@ void loss_mean_from_sum(const Frame& f, const Question& q, Decision& d) {
   const std::size_t self = backward ? 1 : 0;
   if (q.integer("reduction", 1) != at::Reduction::Mean) return;
   if (d.layouts[self].least_dims() == 0) return;
-  const std::size_t reduction = place_of(f, "reduction");
+  const std::size_t reduction = f.place_of("reduction");
   const auto count = static_cast<double>(d.in[self]->numel);
   d.local_call = [reduction, count, op = f.info.op](std::size_t, torch::jit::Stack& stack) {
     stack[reduction] = static_cast<std::int64_t>(at::Reduction::Sum);
@@ -82,7 +75,7 @@ void loss_from_sum(const Frame& f, const Question& q, Decision& d) {
   d.out_layouts[1] = terms;
   const auto here = hosted_coordinates(f.lead->world(), f.mesh());
   d.local_arguments.assign(
-      here.size(), {{place_of(f, "reduction"), static_cast<std::int64_t>(at::Reduction::Sum)}});
+      here.size(), {{f.place_of("reduction"), static_cast<std::int64_t>(at::Reduction::Sum)}});
   const auto plan = make_plan(terms, d.results[1].specs[0]->layout);
   d.afterwards =
       [plan, state = &f.state(), name = f.info.name,
@@ -152,7 +145,7 @@ std::vector<HeldRows> held_rows(const Frame& f, const Layout& layout, const Shap
 class IndexArgument {
  public:
   explicit IndexArgument(const Frame& f)
-      : place_(place_of(f, argument_index(f.info.op.schema(), "index") ? "index" : "indices")) {
+      : place_(f.place_of(argument_index(f.info.op.schema(), "index") ? "index" : "indices")) {
     const c10::IValue& value = f.argument(place_);
     if (!value.isList()) return;
     for (std::size_t i = 0; i < value.toListRef().size(); ++i) {
@@ -253,7 +246,7 @@ void align_operands(const Frame& f, Decision& d) {
 
 void replace_sizes(const Frame& f, std::string_view name, const Shape& sizes, const Layout& layout,
                    Decision& d) {
-  const std::size_t index = place_of(f, name);
+  const std::size_t index = f.place_of(name);
   for (const Coordinate& at : hosted_coordinates(f.lead->world(), f.mesh())) {
     const Shape local = local_shape(layout, sizes, at);
     d.local_arguments.push_back({{index, c10::IValue(to_ref(local).vec())}});
@@ -262,7 +255,7 @@ void replace_sizes(const Frame& f, std::string_view name, const Shape& sizes, co
 
 /// An integer that says a size of an operand says that of the piece.
 void replace_size(const Frame& f, const RuleOptions::LocalSize& size, Decision& d) {
-  const std::size_t index = place_of(f, size.argument);
+  const std::size_t index = f.place_of(size.argument);
   const auto here = hosted_coordinates(f.lead->world(), f.mesh());
   d.local_arguments.resize(here.size());
   for (std::size_t m = 0; m < here.size(); ++m) {
@@ -318,7 +311,7 @@ void set_local_factory(const Frame& f, Decision& d) {
   if (layout.least_dims() == 0 || f.argument("size") == nullptr) return;
   replace_sizes(f, "size", spec->sizes, layout, d);
   if (f.argument("stride") == nullptr) return;
-  const std::size_t index = place_of(f, "stride");
+  const std::size_t index = f.place_of("stride");
   for (auto& replaced : d.local_arguments) {
     const Shape local = to_shape(at::IntArrayRef(replaced[0].second.toIntVector()));
     replaced.emplace_back(index, to_ref(strides_in_order_of(local, spec->strides)).vec());

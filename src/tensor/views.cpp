@@ -158,6 +158,70 @@ ViewLayouts layouts_of(const Frame& f, const SpecData& spec, const Shape& out) {
   return renamed(layout, std::vector<int>(dims, -1));
 }
 
+/// Parts of a dimension that is cut in blocks, where each part is some whole blocks: no element
+/// moves. Gates and heads that one matrix computes are taken apart like this.
+struct BlockParts {
+  std::size_t dim = 0;
+  std::int64_t block = 0;
+  std::vector<Range> parts;  ///< in blocks
+};
+
+std::optional<BlockParts> block_parts(const Frame& f, const SpecData& spec,
+                                      const std::vector<at::Tensor>& tried) {
+  const std::string& op = f.info.base_name;
+  if (op != "slice" && op != "split" && op != "split_with_sizes") return std::nullopt;
+  const std::size_t dims = spec.sizes.size();
+  const c10::IValue* given = f.argument("dim");
+  const int dim = normalize_dim(f.info.name, given == nullptr ? 0 : given->toInt(), dims);
+  const AxisList axes = spec.layout.axes_of(dim);
+  if (axes.size() != 1 || tried.empty()) return std::nullopt;
+  const std::int64_t blocks = spec.layout.placement(static_cast<std::size_t>(axes[0])).split();
+  const std::int64_t size = spec.sizes[static_cast<std::size_t>(dim)];
+  if (blocks == 1 || size == 0 || size % blocks != 0) return std::nullopt;
+  BlockParts out{static_cast<std::size_t>(dim), size / blocks, {}};
+  std::int64_t begin = 0;
+  if (op == "slice") {
+    if (f.argument("step")->toInt() != 1) return std::nullopt;
+    const c10::IValue* start = f.argument("start");
+    begin = start->isNone() ? 0 : start->toInt();
+    if (begin < 0) begin += size;
+    begin = std::clamp<std::int64_t>(begin, 0, size);
+  }
+  for (const at::Tensor& t : tried) {
+    const std::int64_t end = begin + t.size(dim);
+    if (begin == end || begin % out.block != 0 || end % out.block != 0) return std::nullopt;
+    out.parts.push_back({begin / out.block, end / out.block});
+    begin = end;
+  }
+  return out;
+}
+
+/// The parts on each hosted rank, which has a share of every block; how they lie.
+std::vector<Layout> cut_into_parts(const Frame& f, const SpecData& spec, const BlockParts& parts,
+                                   Decision& d) {
+  const auto axis = static_cast<std::size_t>(spec.layout.axes_of(static_cast<int>(parts.dim))[0]);
+  for (const Coordinate& at : hosted_coordinates(f.lead->world(), f.mesh())) {
+    const std::int64_t blocks = spec.sizes[parts.dim] / parts.block;
+    const std::int64_t share = local_shape(spec.layout, spec.sizes, at)[parts.dim] / blocks;
+    if (f.info.base_name == "slice") {
+      const Range& part = parts.parts[0];
+      d.local_arguments.push_back({{f.place_of("start"), c10::IValue(part.begin * share)},
+                                   {f.place_of("end"), c10::IValue(part.end * share)}});
+      continue;
+    }
+    std::vector<std::int64_t> sizes;
+    for (const Range& part : parts.parts) sizes.push_back(part.size() * share);
+    d.local_arguments.push_back({{1, c10::IValue(sizes)}});
+    d.local_op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::split_with_sizes", "");
+  }
+  std::vector<Layout> out;
+  for (const Range& part : parts.parts) {
+    out.push_back(
+        spec.layout.with(axis, Placement::strided_shard(static_cast<int>(parts.dim), part.size())));
+  }
+  return out;
+}
+
 /// Ops whose arguments say sizes, and so differ from rank to rank: all of them are local views.
 bool takes_sizes(const Frame& f) {
   const std::string& op = f.info.base_name;
@@ -222,16 +286,21 @@ void decide_view(const Frame& f, Decision& d) {
   const SpecData& spec = *d.in[0];
   const std::vector<at::Tensor> tried = try_view(f, spec);
   const Shape first = tried.empty() ? spec.sizes : to_shape(tried[0].sizes());
-  const ViewLayouts layouts = layouts_of(f, spec, first);
+  const auto parts = block_parts(f, spec, tried);
+  const ViewLayouts layouts =
+      parts ? ViewLayouts{spec.layout, spec.layout} : layouts_of(f, spec, first);
   d.layouts.assign(f.tensors.size(), layouts.from);
+  const std::vector<Layout> by_part =
+      parts ? cut_into_parts(f, spec, *parts, d) : std::vector<Layout>(tried.size(), layouts.to);
   const bool list = f.info.op.schema().returns()[0].type()->kind() == c10::TypeKind::ListType;
   Result result{list ? Result::Kind::list : Result::Kind::tensor, {}, 0};
-  for (const at::Tensor& t : tried) {
-    result.specs.emplace_back(layouts.to, to_shape(t.sizes()), to_shape(t.strides()),
+  for (std::size_t i = 0; i < tried.size(); ++i) {
+    const at::Tensor& t = tried[i];
+    result.specs.emplace_back(by_part[i], to_shape(t.sizes()), to_shape(t.strides()),
                               t.storage_offset(), t.scalar_type());
   }
   d.results.push_back(std::move(result));
-  d.out_layouts = {layouts.to};
+  d.out_layouts = {by_part.empty() ? layouts.to : by_part[0]};
   if (takes_sizes(f)) localise_sizes(f, d, first);
   if (f.info.base_name == "as_strided") localise_as_strided(f, d);
   if (f.info.base_name == "view_as_real") {

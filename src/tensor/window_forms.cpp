@@ -16,13 +16,6 @@ using rules::int_list;
 using rules::Window;
 using Sizes = std::vector<std::int64_t>;
 
-/// REQUIRES: the op has it.
-std::size_t place_of(const Frame& f, std::string_view name) {
-  const auto at = argument_index(f.info.op.schema(), name);
-  TORCH_INTERNAL_ASSERT(at, f.info.name, " has no argument ", name);
-  return *at;
-}
-
 bool is_cut(const Layout& layout, std::size_t dim) {
   std::int64_t parts = 1;
   for (const std::int8_t a : layout.axes_of(static_cast<int>(dim))) {
@@ -388,13 +381,13 @@ struct PoolForm {
         input(input),
         op(f.info.op),
         is_max(f.info.base_name.starts_with("max")),
-        padding_at(place_of(f, "padding")) {
+        padding_at(f.place_of("padding")) {
     const std::size_t n = windows.size();
     Sizes given = int_list(q, "padding", n);
     given.resize(n, 0);
     padding = cut.without_padding(given, windows[0].dim);
     if (is_max || !q.arg("divisor_override")->isNone()) return;
-    divisor_at = place_of(f, "divisor_override");
+    divisor_at = f.place_of("divisor_override");
     for (const Window& w : windows) divisor *= w.taps;
     const std::size_t members = hosted_coordinates(f.lead->world(), f.mesh()).size();
     for (std::size_t m = 0; m < members; ++m) {
@@ -506,7 +499,7 @@ void pad(const Frame& f, const Question& q, const std::vector<Shape>& sizes, Dec
       widths[at] = e->before();
       widths[at + 1] = e->after();
     }
-    d.local_arguments.push_back({{place_of(f, "pad"), c10::IValue(widths)}});
+    d.local_arguments.push_back({{f.place_of("pad"), c10::IValue(widths)}});
   }
 }
 
@@ -566,7 +559,7 @@ void roll(const Frame& f, const Question& q, Decision& d) {
     if (std::find(cut.begin(), cut.end(), dims[i]) != cut.end()) shifts[i] = 0;
   }
   const auto here = hosted_coordinates(f.lead->world(), f.mesh());
-  d.local_arguments.assign(here.size(), {{place_of(f, "shifts"), c10::IValue(shifts)}});
+  d.local_arguments.assign(here.size(), {{f.place_of("shifts"), c10::IValue(shifts)}});
 }
 
 }  // namespace

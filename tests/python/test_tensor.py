@@ -189,5 +189,25 @@ def test_layout_texts_may_bring_their_mesh():
     assert it.layout_of(u).mesh().names() == ["other"]
 
 
+def test_blocks_come_apart_without_a_message():
+    """Gates that one matrix computes, cut so that each rank has its part of every gate."""
+    x = torch.randn(4, 12)
+
+    def gated(x):
+        a, b, c, d = x.chunk(4, 1)
+        return a.sigmoid() * b.tanh() + c * d
+
+    plain = x.clone().requires_grad_()
+    gated(plain).sum().backward()
+    with it.lockstep("[dp=2,tp=2]"):
+        d = it.distribute(x, "S(0),SS(1,4)").requires_grad_()
+        with it.Budget(""):
+            y = gated(d)
+            y.sum().backward()
+        assert str(it.layout_of(y)) == "[dp=2,tp=2] S(0),S(1)", it.layout_of(y)
+        torch.testing.assert_close(it.full(y), gated(x))
+        torch.testing.assert_close(it.full(d.grad), plain.grad)
+
+
 if __name__ == "__main__":
     run(globals())
