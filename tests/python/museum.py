@@ -81,7 +81,7 @@ def intarsia_answers(case):
         return f"refused: `...{case.refused}...`"
     side = Plain(4, case.axes, EVEN)
     results(case, side)
-    words = {"announced": "what it sends is in the bill, and refused in explicit mode", "": "nothing is sent"}
+    words = {"announced": "sends only what it reduces, or is refused in explicit mode; the bill has it", "": "nothing is sent"}
     return "; ".join(["right"] + [words.get(bill, f"sends {bill}") for bill in dict.fromkeys(side.bills)])
 
 
