@@ -33,6 +33,7 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
+import pathlib
 import random
 import sys
 import tempfile
@@ -44,7 +45,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from common import emit, environment, rounded, spin_probe
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from measure import spin_probe, write_json  # noqa: E402
 
 RTOL, ATOL = 1e-3, 1e-4
 SKIP = {
@@ -756,7 +758,7 @@ def main():
     args.units = args.units or max(1, (os.cpu_count() or 1) // per_unit)
     wanted = [w for w in args.ops.split(",") if w]
     ops = [o for o in op_db if not wanted or any(w in o.name for w in wanted)]
-    env, noise = environment(), {"before": spin_probe()}
+    noise = {"before": spin_probe()}
     start = time.perf_counter()
     records = run_all(args, ops)
     for r in records:
@@ -778,7 +780,7 @@ def main():
         "combos_per_sample": args.combos,
         "partial_inputs": args.partial,
         "tolerance": {"rtol": RTOL, "atol": ATOL},
-        "env": env,
+        "torch": torch.__version__,
         "noise": noise,
         "seconds": time.perf_counter() - start,
         "opinfos": len(records),
@@ -825,9 +827,8 @@ def main():
     }
     noise["after"] = spin_probe()
     if args.out:
-        with open(args.out, "w") as f:
-            json.dump(rounded({"summary": result, "ops": records}), f, indent=1)
-    emit(result)
+        write_json(args.out, {"summary": result, "ops": records})
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -157,6 +157,13 @@ Price price(const Row& row, std::span<const Candidate> operands, std::size_t axi
   return {sum, n == 1 ? 0 : static_cast<std::size_t>(partial), moved};
 }
 
+/// Whether terms would stand beside terms of another kind, of axes before.
+bool mixes(const std::vector<Placement>& before, const Placement& next) {
+  return next.is_partial() && std::any_of(before.begin(), before.end(), [&](const Placement& p) {
+           return p.is_partial() && !commute(p, next);
+         });
+}
+
 }  // namespace
 
 std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operands,
@@ -198,12 +205,6 @@ std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operan
         if (row.in[*keep] != stays || row.out.empty() || row.out[0] != stays) continue;
       }
       if (options.reduced && !row.out.empty() && row.out[0].is_partial()) continue;
-      const auto mixes = [](const std::vector<Placement>& chosen, const Placement& next) {
-        return next.is_partial() &&
-               std::any_of(chosen.begin(), chosen.end(), [&](const Placement& other) {
-                 return other.is_partial() && !commute(other, next);
-               });
-      };
       bool mixed = false;
       for (std::size_t i = 0; i < operands.size(); ++i) mixed |= mixes(in[i], row.in[i]);
       for (std::size_t i = 0; i < results; ++i) mixed |= mixes(out[i], row.out[i]);

@@ -14,10 +14,6 @@ Placement at_dim(int dim, const Placement& otherwise = {}) {
   return dim >= 0 ? Placement::shard(dim) : otherwise;
 }
 
-bool contains(const std::vector<std::size_t>& values, std::size_t v) {
-  return std::find(values.begin(), values.end(), v) != values.end();
-}
-
 /// Rows of an einsum of two or three operands: letters name indices, `+` a term that is added.
 Rows einsum(const std::vector<std::string_view>& in, std::string_view out) {
   std::string letters;
@@ -65,8 +61,7 @@ Rows with_term(const Question& q, const Rows& product, std::size_t out_dims) {
 
 /// In which operands, jointly, a pointwise op is linear.
 std::vector<std::vector<std::size_t>> linear_in(const Question& q) {
-  std::string name(q.schema().name().substr(6));
-  if (name.back() == '_') name.pop_back();
+  const std::string name = base_name(q);
   const auto is = [&](std::initializer_list<std::string_view> names) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
@@ -111,8 +106,7 @@ std::vector<std::pair<Reduction, Reduction>> monotone_in(const Question& q) {
       "atan",        "asinh", "ceil",     "clamp_max", "clamp_min", "erf",   "exp", "exp2",
       "expm1",       "floor", "hardtanh", "relu",      "relu6",     "round", "sgn", "sigmoid",
       "hardsigmoid", "sign",  "sinh",     "tanh",      "trunc",     "clamp"};
-  std::string name(q.schema().name().substr(6));
-  if (name.back() == '_') name.pop_back();
+  const std::string name = base_name(q);
   const bool real = at::isFloatingType(q.in(0).dtype);
   if (q.inputs() != 1 || !real) return {};
   if (name == "neg") return {{Reduction::max, Reduction::min}, {Reduction::min, Reduction::max}};
@@ -121,6 +115,35 @@ std::vector<std::pair<Reduction, Reduction>> monotone_in(const Question& q) {
 }
 
 }  // namespace
+
+bool contains(const std::vector<std::size_t>& values, std::size_t v) {
+  return std::find(values.begin(), values.end(), v) != values.end();
+}
+
+bool given(const Question& q, std::size_t operand) {
+  return operand < q.inputs() && q.in(operand).given;
+}
+
+std::int64_t element_count(const Shape& sizes, std::size_t first_dim) {
+  std::int64_t n = 1;
+  for (std::size_t d = first_dim; d < sizes.size(); ++d) n *= sizes[d];
+  return n;
+}
+
+Shape shape_of(const std::vector<std::int64_t>& sizes) {
+  return Shape(std::span<const std::int64_t>(sizes.data(), sizes.size()));
+}
+
+std::string base_name(const Question& q) {
+  const std::string& name = q.schema().name();
+  std::string base = name.substr(name.find("::") + 2);
+  if (base.back() == '_') base.pop_back();
+  return base;
+}
+
+bool is_backward(const Question& q) {
+  return q.schema().name().find("_backward") != std::string::npos;
+}
 
 Row split(const std::vector<int>& in, const std::vector<int>& out, const Placement& missing) {
   Row row;
@@ -188,12 +211,14 @@ Rows pointwise(const Question& q) {
     }
     rows.push_back(split(in, std::vector<int>(results, static_cast<int>(d))));
   }
-  for (const auto& group : linear_in(q)) rows.push_back(linear(q.inputs(), group, results));
+  const std::string name = base_name(q);
+  const bool copies = name == "clone" || name == "positive";
+  for (const auto& group : linear_in(q)) {
+    rows.push_back(copies ? moved(1, group) : linear(q.inputs(), group, results));
+  }
   for (const auto& [before, after] : monotone_in(q)) {
     rows.push_back({{Placement::partial(before)}, {Placement::partial(after)}});
   }
-  const bool copies = q.schema().name() == "aten::clone" || q.schema().name() == "aten::positive";
-  if (copies) rows.back() = moved(1, {0});
   return rows;
 }
 
@@ -383,7 +408,7 @@ Rows along(const Question& q) {
   Rows rows;
   const std::size_t dim = q.in(0).dims() == 0 ? 0 : q.dim();
   const std::string& name = q.schema().name();
-  const bool backward = name.find("_backward") != std::string::npos;
+  const bool backward = is_backward(q);
   for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
     if (d == dim) continue;
     const int at = static_cast<int>(d);
@@ -447,7 +472,7 @@ Sizes along_sizes(const Question& q) {
 /// Losses of two tensors of one size, reduced over everything or not at all.
 Rows loss_over_all(const Question& q) {
   const std::size_t first = q.in(0).dims() == 0 ? 1 : 0;  // backward: the gradient comes first
-  const bool backward = q.schema().name().find("_backward") != std::string::npos;
+  const bool backward = is_backward(q);
   const bool reduced = q.integer("reduction", 1) != 0;
   Rows rows;
   const Shape& sizes = q.in(backward ? 1 : first).sizes;
@@ -465,7 +490,7 @@ Rows loss_over_all(const Question& q) {
 }
 
 Sizes loss_sizes(const Question& q) {
-  if (q.schema().name().find("_backward") != std::string::npos) return broadcast_sizes(q);
+  if (is_backward(q)) return broadcast_sizes(q);
   return q.integer("reduction", 1) == 0 ? broadcast_sizes(q) : Sizes{Shape{}};
 }
 

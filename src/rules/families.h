@@ -19,6 +19,15 @@ Row linear(std::size_t operands, const std::vector<std::size_t>& partial, std::s
 /// The row in which the listed operands are partial, all of one kind, of whichever: what an op does
 /// that only moves elements.
 Row moved(std::size_t operands, const std::vector<std::size_t>& partial, std::size_t results = 1);
+/// Helpers of families.
+bool contains(const std::vector<std::size_t>& values, std::size_t v);
+bool given(const Question& q, std::size_t operand);
+std::int64_t element_count(const Shape& sizes, std::size_t first_dim = 0);
+Shape shape_of(const std::vector<std::int64_t>& sizes);
+/// The op without namespace, and without the `_` of ops in place.
+std::string base_name(const Question& q);
+bool is_backward(const Question& q);
+
 /// The same row, done by the rule's formula.
 Row by_formula(Row row, double reduced_share);
 

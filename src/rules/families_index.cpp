@@ -108,12 +108,7 @@ namespace {
 /// What looking up in a table gives on a rank that has some of its rows, where that is less than
 /// the table: the others' rows are 0 there, or false.
 void add_lookup(const Question& q, int dim, const Shape& result, Rows& rows) {
-  const auto count = [](const Shape& sizes) {
-    std::int64_t n = 1;
-    for (const std::int64_t s : sizes) n *= s;
-    return n;
-  };
-  if (count(result) > count(q.in(0).sizes)) return;
+  if (element_count(result) > element_count(q.in(0).sizes)) return;
   const bool truth = q.in(0).dtype == at::kBool;
   std::vector<int> in(q.inputs(), -1);
   in[0] = dim;
@@ -396,8 +391,7 @@ Rows view_backward(const Question& q) {
 }
 
 Sizes view_backward_sizes(const Question& q) {
-  const auto sizes = q.arg("input_sizes")->toIntVector();
-  return {Shape(std::span<const std::int64_t>(sizes.data(), sizes.size()))};
+  return {shape_of(q.arg("input_sizes")->toIntVector())};
 }
 
 }  // namespace intarsia::rules

@@ -3,23 +3,10 @@
 #include <algorithm>
 
 #include "rules/families.h"
+#include "rules/windows.h"
 
 namespace intarsia::rules {
 namespace {
-
-std::vector<std::int64_t> numbers(const Question& q, std::string_view name, std::size_t n) {
-  std::vector<std::int64_t> out = q.arg(name)->toIntVector();
-  if (out.size() == 1) out.resize(n, out[0]);
-  return out;
-}
-
-Shape shape_of(const std::vector<std::int64_t>& sizes) {
-  return Shape(std::span<const std::int64_t>(sizes.data(), sizes.size()));
-}
-
-bool is_backward(const Question& q) {
-  return q.schema().name().find("_backward") != std::string::npos;
-}
 
 /// The first `count` dimensions of operand 0, and its linearity.
 Rows leading(std::size_t count) {
@@ -182,10 +169,10 @@ Sizes im2col_sizes(const Question& q) {
   const Shape& x = q.in(0).sizes;
   const std::size_t n = x.size();
   if (n != 3 && n != 4) return {};
-  const auto kernel = numbers(q, "kernel_size", 2);
-  const auto dilation = numbers(q, "dilation", 2);
-  const auto padding = numbers(q, "padding", 2);
-  const auto stride = numbers(q, "stride", 2);
+  const auto kernel = int_list(q, "kernel_size", 2);
+  const auto dilation = int_list(q, "dilation", 2);
+  const auto padding = int_list(q, "padding", 2);
+  const auto stride = int_list(q, "stride", 2);
   std::int64_t columns = 1;
   for (std::size_t d = 0; d < 2; ++d) {
     const std::int64_t reach = dilation[d] * (kernel[d] - 1) + 1;
@@ -199,8 +186,8 @@ Sizes im2col_sizes(const Question& q) {
 Sizes col2im_sizes(const Question& q) {
   const Shape& x = q.in(0).sizes;
   if (x.size() != 2 && x.size() != 3) return {};
-  const auto kernel = numbers(q, "kernel_size", 2);
-  const auto size = numbers(q, "output_size", 2);
+  const auto kernel = int_list(q, "kernel_size", 2);
+  const auto size = int_list(q, "output_size", 2);
   Shape out{x[x.size() - 2] / (kernel[0] * kernel[1]), size[0], size[1]};
   if (x.size() == 3) out.insert(0, x[0]);
   return {out};

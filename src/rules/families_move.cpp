@@ -7,10 +7,6 @@
 namespace intarsia::rules {
 namespace {
 
-bool contains(const std::vector<std::size_t>& values, std::size_t v) {
-  return std::find(values.begin(), values.end(), v) != values.end();
-}
-
 /// The two dimensions of a diagonal, among `dims`.
 std::vector<std::size_t> diagonal_dims(const Question& q, std::size_t dims) {
   std::vector<std::size_t> out;

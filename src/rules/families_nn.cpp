@@ -6,12 +6,6 @@
 #include "rules/families.h"
 
 namespace intarsia::rules {
-namespace {
-
-bool given(const Question& q, std::size_t i) { return i < q.inputs() && q.in(i).given; }
-
-}  // namespace
-
 // ---- lookups and losses ----------------------------------------------------------------------
 
 Rows embedding(const Question& q) {

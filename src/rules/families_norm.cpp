@@ -1,7 +1,6 @@
 // Families of moments, norms, positions of extremes, and normalisation.
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
 #include "base/text.h"
 #include "intarsia/error.h"
@@ -12,21 +11,9 @@ namespace {
 
 const Placement kWhole = Placement::replicate();
 
-bool given(const Question& q, std::size_t i) { return i < q.inputs() && q.in(i).given; }
-
-std::string_view base_name(const Question& q) {
-  std::string_view name = q.schema().name();
-  return name.substr(name.find("::") + 2);
-}
-
-std::int64_t product(const Shape& sizes, std::size_t first = 0) {
-  return std::accumulate(sizes.begin() + static_cast<std::ptrdiff_t>(first), sizes.end(),
-                         std::int64_t{1}, std::multiplies<>());
-}
-
 /// Bytes of some number of values for each byte of operand 0.
 double share_of(const Question& q, double values) {
-  return values / static_cast<double>(std::max<std::int64_t>(product(q.in(0).sizes), 1));
+  return values / static_cast<double>(std::max<std::int64_t>(element_count(q.in(0).sizes), 1));
 }
 
 /// Refuses a parameter that has not these sizes.
@@ -115,8 +102,7 @@ Rows renorm(const Question& q) {
 namespace {
 
 Shape normalized_sizes(const Question& q) {
-  const auto sizes = q.arg("normalized_shape")->toIntVector();
-  return Shape(std::span<const std::int64_t>(sizes.data(), sizes.size()));
+  return shape_of(q.arg("normalized_shape")->toIntVector());
 }
 
 /// How many dimensions come before those that are normalised.
@@ -137,7 +123,7 @@ std::size_t dims_before(const Question& q, const Shape& input) {
 // input, weight, bias -> result, mean, rstd
 Rows layer_norm(const Question& q) {
   const std::size_t before = dims_before(q, q.in(0).sizes);
-  const auto per = static_cast<double>(product(q.in(0).sizes, before));
+  const auto per = static_cast<double>(element_count(q.in(0).sizes, before));
   Rows rows;
   for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
     const int at = static_cast<int>(d);
@@ -165,7 +151,7 @@ Sizes layer_norm_sizes(const Question& q) {
 // grad_out, input, mean, rstd, weight, bias -> grads of input, weight, bias
 Rows layer_norm_backward(const Question& q) {
   const std::size_t before = dims_before(q, q.in(1).sizes);
-  const auto per = static_cast<double>(product(q.in(1).sizes, before));
+  const auto per = static_cast<double>(element_count(q.in(1).sizes, before));
   Rows rows;
   for (std::size_t d = 0; d < q.in(1).dims(); ++d) {
     const int at = static_cast<int>(d);
@@ -195,7 +181,7 @@ namespace {
 bool is_batch_of_channels(const Question& q, const Shape& x) {
   const std::int64_t groups = q.integer("group");
   return groups > 0 && q.integer("C") % groups == 0 && x.size() >= 2 && x[0] == q.integer("N") &&
-         x[1] == q.integer("C") && product(x, 2) == q.integer("HxW");
+         x[1] == q.integer("C") && element_count(x, 2) == q.integer("HxW");
 }
 
 /// Two values for each group, to be reduced.
@@ -254,7 +240,7 @@ bool is_training(const Question& q) {
   for (const std::string_view name : {"training", "train", "update"}) {
     if (q.arg(name) != nullptr) return q.flag(name);
   }
-  return base_name(q).find("with_update") != std::string_view::npos;
+  return base_name(q).find("with_update") != std::string::npos;
 }
 
 /// Sizes of a result of batch norm, or of an operand, that has a value for each channel.

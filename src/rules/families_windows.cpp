@@ -8,12 +8,8 @@
 namespace intarsia::rules {
 namespace {
 
-bool given(const Question& q, std::size_t i) { return i < q.inputs() && q.in(i).given; }
-
 double count(const Shape& sizes) {
-  double n = 1;
-  for (const std::int64_t size : sizes) n *= static_cast<double>(size);
-  return std::max(n, 1.0);
+  return static_cast<double>(std::max<std::int64_t>(element_count(sizes), 1));
 }
 
 /// The row with its dimension cut in runs, of which `elements` beside the edge belong to another

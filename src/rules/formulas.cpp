@@ -56,25 +56,24 @@ at::Tensor logsumexp_formula(const at::Tensor& self, at::IntArrayRef dim, bool k
 
 namespace {
 
-/// The classes that count, those to ignore as class 0, and the weight of each sample.
-struct Targets {
-  at::Tensor ignored;
-  at::Tensor classes;
-  at::Tensor weights;
-
-  Targets(const at::Tensor& target, const std::optional<at::Tensor>& weight,
-          std::int64_t ignore_index, at::ScalarType type) {
-    ignored = target.eq(ignore_index);
-    classes = target.masked_fill(ignored, 0);
-    weights = weight && weight->defined()
-                  ? weight->index({classes}).to(type).masked_fill(ignored, 0)
-                  : ignored.logical_not().to(type);
-  }
-};
-
 std::int64_t class_dim(const at::Tensor& self) { return self.dim() == 1 ? 0 : 1; }
 
 }  // namespace
+
+Targets::Targets(const at::Tensor& target, const std::optional<at::Tensor>& weight,
+                 std::int64_t ignore_index, at::ScalarType type)
+    : ignored(target.eq(ignore_index)), classes(target.masked_fill(ignored, 0)) {
+  weights = weight && weight->defined() ? weight->index({classes}).to(type).masked_fill(ignored, 0)
+                                        : ignored.logical_not().to(type);
+}
+
+at::Tensor Targets::gradients(const at::Tensor& grad, std::int64_t reduction,
+                              const at::Tensor& total_weight) const {
+  const at::Tensor each = grad * weights;
+  if (reduction != at::Reduction::Mean) return each;
+  // Where all are ignored there is no weight to divide by, and still no gradient.
+  return (each / total_weight).masked_fill(ignored, 0);
+}
 
 std::tuple<at::Tensor, at::Tensor> nll_loss_formula(const at::Tensor& self,
                                                     const at::Tensor& target,
@@ -100,9 +99,7 @@ at::Tensor nll_loss_backward_formula(const at::Tensor& grad, const at::Tensor& s
                                      const at::Tensor& total_weight) {
   const std::int64_t dim = class_dim(self);
   const Targets t(target, weight, ignore_index, self.scalar_type());
-  at::Tensor each = (grad * t.weights).neg();
-  // Where all are ignored there is no weight to divide by, and still no gradient.
-  if (reduction == at::Reduction::Mean) each = (each / total_weight).masked_fill(t.ignored, 0);
+  const at::Tensor each = t.gradients(grad, reduction, total_weight).neg();
   return at::zeros_like(self).scatter(dim, t.classes.unsqueeze(dim), each.unsqueeze(dim));
 }
 

@@ -30,6 +30,19 @@ at::Tensor log_softmax_backward_formula(const at::Tensor& grad, const at::Tensor
                                         std::int64_t dim, at::ScalarType input_dtype);
 at::Tensor logsumexp_formula(const at::Tensor& self, at::IntArrayRef dim, bool keepdim);
 
+/// The targets of a loss over classes.
+struct Targets {
+  at::Tensor ignored;
+  at::Tensor classes;  ///< those to ignore as class 0
+  at::Tensor weights;  ///< of each sample, 0 where it is ignored
+
+  Targets(const at::Tensor& target, const std::optional<at::Tensor>& weight,
+          std::int64_t ignore_index, at::ScalarType type);
+  /// The gradient of each sample's loss, from that of all.
+  at::Tensor gradients(const at::Tensor& grad, std::int64_t reduction,
+                       const at::Tensor& total_weight) const;
+};
+
 /// Also of images: classes are dimension 1, or the only one.
 std::tuple<at::Tensor, at::Tensor> nll_loss_formula(const at::Tensor& self,
                                                     const at::Tensor& target,

@@ -252,7 +252,7 @@ class Run {
     }
     Stack stack = local_stack(m);
     for (const auto& size : f_.info.rule->options.local_sizes) {
-      stack[*argument_index(f_.info.op.schema(), size.argument)] =
+      stack[f_.place_of(size.argument)] =
           pieces_[size.operand][m].size(static_cast<std::int64_t>(size.dim));
     }
     pieces_ = std::move(real);

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "intarsia/tensor.h"
+#include "rules/formulas.h"
 #include "tensor/impl.h"
 
 namespace intarsia {
@@ -57,6 +58,12 @@ at::Tensor ctc_loss(const at::Tensor& log_probs, const at::Tensor& targets,
                       at::IntArrayRef(numbers(target_lengths)), blank, reduction, zero_infinity);
 }
 
+/// What a number of this type, float or wider, can differ from 1.
+double precision_of(at::ScalarType type) {
+  return at::toRealValueType(type) == at::kDouble ? std::numeric_limits<double>::epsilon()
+                                                  : std::numeric_limits<float>::epsilon();
+}
+
 /// By the norm, whose gradient needs one number for each row, where that of a mean of squares would
 /// be terms of all elements. Complex numbers are squared as they are, which gives no norm.
 at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
@@ -69,18 +76,14 @@ at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shap
   TORCH_CHECK(!weight || !weight->defined() || weight->sizes() == sizes,
               "rms_norm: weight has sizes ", weight->sizes(), " instead of ", sizes);
   const at::ScalarType type = input.scalar_type();
-  const bool half = type == at::kHalf || type == at::kBFloat16;
-  const at::Tensor x = half ? input.to(at::kFloat) : input;
+  const at::Tensor x = rules::widened(input);
   std::vector<std::int64_t> dims(sizes.size());
   std::iota(dims.begin(), dims.end(), input.dim() - static_cast<std::int64_t>(sizes.size()));
-  const bool is_double = at::toRealValueType(x.scalar_type()) == at::kDouble;
-  const double least =
-      is_double ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
   const auto count = static_cast<double>(c10::multiply_integers(sizes));
   const at::Tensor mean_square = x.is_complex()
                                      ? x.square().mean(dims, true)
                                      : at::linalg_vector_norm(x, 2, dims, true).square().div(count);
-  const at::Tensor out = x * mean_square.add(eps.value_or(least)).rsqrt();
+  const at::Tensor out = x * mean_square.add(eps.value_or(precision_of(x.scalar_type()))).rsqrt();
   return (weight && weight->defined() ? out * *weight : out).to(type);
 }
 
@@ -160,9 +163,7 @@ at::Tensor matrix_rank(const at::Tensor& self, const std::optional<at::Tensor>& 
   if (rtol) {
     part = *rtol;
   } else {  // as ATen: by the precision, but nothing where atol says what is to be counted
-    const double precision = values.scalar_type() == at::kDouble
-                                 ? std::numeric_limits<double>::epsilon()
-                                 : std::numeric_limits<float>::epsilon();
+    const double precision = precision_of(values.scalar_type());
     const auto longest = static_cast<double>(std::max(self.size(-1), self.size(-2)));
     part = least.le(0).to(at::kDouble) * (precision * longest);
   }

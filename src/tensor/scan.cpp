@@ -9,6 +9,7 @@
 #include "intarsia/collectives.h"
 #include "tensor/decide.h"
 #include "tensor/local_forms.h"
+#include "tensor/places.h"
 #include "tensor/state.h"
 
 namespace intarsia {
@@ -36,28 +37,18 @@ struct Scanned {
   std::vector<std::int64_t> counts;  // of runs, rank by rank
 };
 
-Scanned scanned(const Layout& layout, const Shape& sizes, std::size_t dim, const Coordinate& at) {
+Scanned scanned(const Layout& layout, const Shape& sizes, std::size_t dim, const Places& places,
+                const Coordinate& at) {
   Scanned out;
-  // The group in its own order: the axes that cut the dimension, the last one fastest.
-  AxisList axes = layout.axes_of(static_cast<int>(dim));
-  std::sort(axes.begin(), axes.end());
-  Coordinate peer = at;
-  for (const std::int8_t a : axes) peer[static_cast<std::size_t>(a)] = 0;
   const auto runs_at = [&](const Coordinate& c) {
     const Boxes held = boxes(layout, sizes, c);
     return std::vector<Range>(held.runs(dim).begin(), held.runs(dim).end());
   };
   std::int64_t place = 0;
-  for (bool more = true; more;) {
-    const auto runs = runs_at(peer);
+  for (std::size_t i = 0; i < places.count(); ++i) {
+    const auto runs = runs_at(places.at(i));
     for (const Range& r : runs) out.all.push_back({r, place++});
     out.counts.push_back(static_cast<std::int64_t>(runs.size()));
-    more = false;
-    for (std::size_t i = axes.size(); i-- > 0 && !more;) {
-      const auto a = static_cast<std::size_t>(axes[i]);
-      more = ++peer[a] < layout.mesh().size(a);
-      if (!more) peer[a] = 0;
-    }
   }
   std::sort(out.all.begin(), out.all.end(),
             [](const Run& a, const Run& b) { return a.range.begin < b.range.begin; });
@@ -86,11 +77,13 @@ void set_scan(const Frame& f, const Question& q, Decision& d) {
   if (q.in(0).dims() == 0) return;
   const std::size_t cut_dim = q.dim();
   const Layout& layout = d.layouts[0];
-  if (layout.axes_of(static_cast<int>(cut_dim)).empty()) return;
+  const AxisList cuts = layout.axes_of(static_cast<int>(cut_dim));
+  if (cuts.empty()) return;
+  const Places places(f.mesh(), cuts);
   const auto dim = static_cast<std::int64_t>(cut_dim);
   std::vector<Scanned> here;
   for (const Coordinate& at : hosted_coordinates(f.lead->world(), f.mesh())) {
-    here.push_back(scanned(layout, d.in[0]->sizes, cut_dim, at));
+    here.push_back(scanned(layout, d.in[0]->sizes, cut_dim, places, at));
   }
   d.local_call = [here, dim, has_out = f.info.has_out, op = f.info.op](std::size_t m,
                                                                        torch::jit::Stack& stack) {
@@ -111,44 +104,39 @@ void set_scan(const Frame& f, const Question& q, Decision& d) {
       stack = {at::cat(parts, dim)};
     }
   };
-  std::vector<std::string> cut_axes;
-  for (std::size_t a = 0; a < f.mesh().axes(); ++a) {
-    if (layout.placement(a).is_shard(static_cast<int>(cut_dim)))
-      cut_axes.push_back(f.mesh().name(a));
-  }
-  d.afterwards =
-      [here, dim, cut_axes, spec = d.in[0].with(layout), state = &f.state(), name = f.info.name,
-       combine = combine_of(f.info.base_name)](std::vector<std::vector<at::Tensor>>& results) {
-        std::vector<at::Tensor> lasts;
-        std::vector<std::int64_t> counts;
-        for (std::size_t m = 0; m < here.size(); ++m) {
-          const at::Tensor& piece = results[0][m];
-          std::vector<std::int64_t> ends;
-          std::int64_t end = 0;
-          for (const Range& r : here[m].own) ends.push_back((end += r.size()) - 1);
-          lasts.push_back(piece.index_select(dim, at::tensor(ends, at::kLong).to(piece.device())));
-          counts.insert(counts.end(), here[m].counts.begin(), here[m].counts.end());
-        }
-        const auto joined = gather_lasts(*state, spec, cut_axes, dim, lasts, counts, name);
-        for (std::size_t m = 0; m < here.size(); ++m) {
-          std::map<std::int64_t, at::Tensor> before;  // by where a run begins
-          std::optional<at::Tensor> so_far;
-          for (const Run& run : here[m].all) {
-            if (so_far) before.emplace(run.range.begin, *so_far);
-            const at::Tensor total = joined[m].narrow(dim, run.place, 1);
-            so_far = so_far ? combine(*so_far, total) : total;
-          }
-          std::vector<at::Tensor> parts;
-          std::int64_t first = 0;
-          for (const Range& r : here[m].own) {
-            const at::Tensor part = results[0][m].narrow(dim, first, r.size());
-            const auto known = before.find(r.begin);
-            parts.push_back(known == before.end() ? part : combine(known->second, part));
-            first += r.size();
-          }
-          if (!parts.empty()) results[0][m] = at::cat(parts, dim);
-        }
-      };
+  d.afterwards = [here, dim, cut_axes = places.names(), spec = d.in[0].with(layout),
+                  state = &f.state(), name = f.info.name, combine = combine_of(f.info.base_name)](
+                     std::vector<std::vector<at::Tensor>>& results) {
+    std::vector<at::Tensor> lasts;
+    std::vector<std::int64_t> counts;
+    for (std::size_t m = 0; m < here.size(); ++m) {
+      const at::Tensor& piece = results[0][m];
+      std::vector<std::int64_t> ends;
+      std::int64_t end = 0;
+      for (const Range& r : here[m].own) ends.push_back((end += r.size()) - 1);
+      lasts.push_back(piece.index_select(dim, at::tensor(ends, at::kLong).to(piece.device())));
+      counts.insert(counts.end(), here[m].counts.begin(), here[m].counts.end());
+    }
+    const auto joined = gather_lasts(*state, spec, cut_axes, dim, lasts, counts, name);
+    for (std::size_t m = 0; m < here.size(); ++m) {
+      std::map<std::int64_t, at::Tensor> before;  // by where a run begins
+      std::optional<at::Tensor> so_far;
+      for (const Run& run : here[m].all) {
+        if (so_far) before.emplace(run.range.begin, *so_far);
+        const at::Tensor total = joined[m].narrow(dim, run.place, 1);
+        so_far = so_far ? combine(*so_far, total) : total;
+      }
+      std::vector<at::Tensor> parts;
+      std::int64_t first = 0;
+      for (const Range& r : here[m].own) {
+        const at::Tensor part = results[0][m].narrow(dim, first, r.size());
+        const auto known = before.find(r.begin);
+        parts.push_back(known == before.end() ? part : combine(known->second, part));
+        first += r.size();
+      }
+      if (!parts.empty()) results[0][m] = at::cat(parts, dim);
+    }
+  };
 }
 
 }  // namespace intarsia

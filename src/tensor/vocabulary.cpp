@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "rules/formulas.h"
 #include "tensor/formulas.h"
 #include "tensor/impl.h"
 
@@ -18,8 +19,8 @@ bool is_cut(const at::Tensor& t, std::int64_t dim) {
   return is_ours(t) && !impl_of(t).spec()->layout.axes_of(static_cast<int>(dim)).empty();
 }
 
-/// Cross entropy whose classes are cut: its gradient needs no reduction, for the gradients of a
-/// sample's classes add up to 0 whatever they are.
+/// Cross entropy whose classes, dimension 1, are cut: its gradient needs no reduction, for the
+/// gradients of a sample's classes add up to 0 whatever they are.
 class CutCrossEntropy : public torch::autograd::Function<CutCrossEntropy> {
  public:
   using Context = torch::autograd::AutogradContext;
@@ -27,8 +28,7 @@ class CutCrossEntropy : public torch::autograd::Function<CutCrossEntropy> {
   static at::Tensor forward(Context* context, const at::Tensor& self, const at::Tensor& target,
                             const std::optional<at::Tensor>& weight, std::int64_t reduction,
                             std::int64_t ignore_index) {
-    const std::int64_t dim = self.dim() == 1 ? 0 : 1;
-    const at::Tensor logs = self.log_softmax(dim);
+    const at::Tensor logs = self.log_softmax(1);
     const bool image = self.dim() > 2;
     const auto [loss, total] =
         image ? at::nll_loss2d_forward(logs, target, weight, reduction, ignore_index)
@@ -43,19 +43,14 @@ class CutCrossEntropy : public torch::autograd::Function<CutCrossEntropy> {
                                                  torch::autograd::variable_list grads) {
     const auto saved = context->get_saved_variables();
     const at::Tensor& self = saved[0];
-    const std::int64_t dim = self.dim() == 1 ? 0 : 1;
     const std::int64_t reduction = context->saved_data["reduction"].toInt();
     const std::int64_t ignore_index = context->saved_data["ignore_index"].toInt();
     // Where this is differentiated again, what was saved does not know where it came from.
-    const at::Tensor logs = at::GradMode::is_enabled() ? self.log_softmax(dim) : saved[3];
-    const at::Tensor ignored = saved[1].eq(ignore_index);
-    const at::Tensor classes = saved[1].masked_fill(ignored, 0);
-    at::Tensor each = grads[0];
-    if (saved[2].defined()) each = each * saved[2].index({classes});
-    if (reduction == at::Reduction::Mean) each = each / saved[4];
-    each = each.expand_as(classes).masked_fill(ignored, 0);
-    each = each.unsqueeze(dim);
-    at::Tensor grad = (logs.exp() * each).scatter_add(dim, classes.unsqueeze(dim), each.neg());
+    const at::Tensor logs = at::GradMode::is_enabled() ? self.log_softmax(1) : saved[3];
+    const rules::Targets targets(saved[1], saved[2], ignore_index, logs.scalar_type());
+    const at::Tensor each = targets.gradients(grads[0], reduction, saved[4]).unsqueeze(1);
+    const at::Tensor grad =
+        (logs.exp() * each).scatter_add(1, targets.classes.unsqueeze(1), each.neg());
     return {grad, {}, {}, {}, {}};
   }
 };

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "intarsia/collectives.h"
 #include "tensor/decide.h"
+#include "tensor/places.h"
 #include "tensor/state.h"
 
 namespace intarsia {
@@ -17,43 +18,6 @@ Range overlap(const Range& a, const Range& b) {
   return both.size() > 0 ? both : Range{};
 }
 
-/// The ranks along some axes, the first of which varies slowest: the order of World::along. The
-/// other axes stay at 0.
-class Places {
- public:
-  Places(const Mesh& mesh, const AxisList& axes) : mesh_(mesh), axes_(axes) {}
-
-  std::size_t count() const {
-    std::int64_t n = 1;
-    for (const std::int8_t a : axes_) n *= mesh_.size(static_cast<std::size_t>(a));
-    return static_cast<std::size_t>(n);
-  }
-
-  Coordinate at(std::size_t place) const {
-    Coordinate out(mesh_.axes(), 0);
-    auto rest = static_cast<std::int64_t>(place);
-    for (std::size_t i = axes_.size(); i-- > 0;) {
-      const auto axis = static_cast<std::size_t>(axes_[i]);
-      out[axis] = rest % mesh_.size(axis);
-      rest /= mesh_.size(axis);
-    }
-    return out;
-  }
-
-  std::size_t of(const Coordinate& at) const {
-    std::int64_t place = 0;
-    for (const std::int8_t a : axes_) {
-      const auto axis = static_cast<std::size_t>(a);
-      place = place * mesh_.size(axis) + at[axis];
-    }
-    return static_cast<std::size_t>(place);
-  }
-
- private:
-  const Mesh& mesh_;
-  const AxisList& axes_;
-};
-
 }  // namespace
 
 Windows::Windows(World& world, std::string op, const Spec& spec, std::size_t dim,
@@ -62,8 +26,8 @@ Windows::Windows(World& world, std::string op, const Spec& spec, std::size_t dim
   const Layout& layout = spec->layout;
   const Mesh& mesh = layout.mesh();
   const AxisList cuts = layout.axes_of(static_cast<int>(dim));
-  for (const std::int8_t a : cuts) axes_.push_back(mesh.name(static_cast<std::size_t>(a)));
   const Places places(mesh, cuts);
+  axes_ = places.names();
   for (std::size_t i = 0; i < places.count(); ++i) {
     const Coordinate at = places.at(i);
     const Boxes boxes_here = boxes(layout, spec->sizes, at);

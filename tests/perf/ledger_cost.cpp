@@ -1,10 +1,13 @@
 // What recording costs: collectives over a backend that does nothing, ledger on and off in turns.
+// `ledger_cost on|off N` only makes N calls, for counting instructions.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -33,15 +36,19 @@ class NullBackend final : public c10d::Backend {
   };
 };
 
-double microseconds_per_call(intarsia::World& world, const intarsia::Comm& comm,
-                             const at::Tensor& x, bool on) {
-  world.ledger().enable(on);
-  const auto start = Clock::now();
-  for (int i = 0; i < kCalls; ++i) {
+void call(const intarsia::Comm& comm, const at::Tensor& x, int times) {
+  for (int i = 0; i < times; ++i) {
     intarsia::all_reduce(comm, x, intarsia::Placement::partial(),
                          {"layers.12.attention.wq.weight", "aten::mm", "model.layers.12.attention"})
         .wait();
   }
+}
+
+double microseconds_per_call(intarsia::World& world, const intarsia::Comm& comm,
+                             const at::Tensor& x, bool on) {
+  world.ledger().enable(on);
+  const auto start = Clock::now();
+  call(comm, x, kCalls);
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / kCalls;
 }
 
@@ -53,7 +60,7 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   at::set_num_threads(1);
   intarsia::WorldParts parts;
   parts.size = 2;
@@ -65,6 +72,11 @@ int main() {
   const auto world = intarsia::World::assemble(std::move(parts));
   const intarsia::Comm comm = world->everyone();
   const at::Tensor x = at::ones({8, 8});
+  if (argc == 3) {
+    world->ledger().enable(std::string_view(argv[1]) == "on");
+    call(comm, x, std::stoi(argv[2]));
+    return 0;
+  }
   std::vector<double> difference;
   std::vector<double> off;
   for (int round = 0; round < kRounds; ++round) {
