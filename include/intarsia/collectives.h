@@ -18,6 +18,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <source_location>
 #include <span>
@@ -51,8 +52,7 @@ class Pending {
   explicit Pending(std::unique_ptr<State> state);
 
  private:
-  friend Pending all_reduce(const Comm&, at::TensorList, const Placement&, const Call&,
-                            std::source_location);
+  friend Pending after(Pending, std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)>);
   std::unique_ptr<State> state_;
 };
 

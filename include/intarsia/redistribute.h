@@ -1,28 +1,91 @@
-// Moving the pieces of a tensor from one layout to another.
+// Moving the pieces of tensors from one layout to another.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <source_location>
-#include <span>
+#include <string>
 #include <vector>
 
+#include "intarsia/collectives.h"
 #include "intarsia/ledger.h"
 #include "intarsia/plan.h"
 #include "intarsia/world.h"
 
 namespace intarsia {
 
-/// The pieces of a tensor with these global sizes, after the plan. `pieces`: one for each rank
-/// hosted here that is in the mesh, as `plan.from` cuts them. Inputs are not changed; a result may
-/// share memory with its input where nothing had to move.
+/// The pieces of a tensor after a plan. `pieces`: one for each rank hosted here that is in the
+/// mesh, as `plan->from` cuts them. Inputs are not changed; a result may share memory with its
+/// input where nothing had to move. Plans come from `world.plans()`.
 ///
 /// COLLECTIVE: all ranks of the mesh, in the same order. Communicates once for each step that says
 /// so.
 std::vector<at::Tensor> redistribute_pieces(
-    World& world, at::TensorList pieces, std::span<const std::int64_t> shape, const Plan& plan,
+    World& world, at::TensorList pieces, const std::shared_ptr<const Plan>& plan,
     const Call& call = {}, std::source_location where = std::source_location::current());
+
+/// The same, without waiting for the last collective: what comes next can be computed meanwhile.
+/// The pieces given must not be written to before the result was waited for.
+Pending start_redistribute(World& world, at::TensorList pieces,
+                           const std::shared_ptr<const Plan>& plan, const Call& call = {},
+                           std::source_location where = std::source_location::current());
+
+/// A tensor's pieces and where they go.
+struct PiecesToMove {
+  std::vector<at::Tensor> pieces;
+  std::shared_ptr<const Plan> plan;
+};
+
+/// The same for many tensors, a module's or an optimizer's worth: steps over the same ranks are one
+/// collective for all tensors of a dtype.
+std::vector<std::vector<at::Tensor>> redistribute_pieces(
+    World& world, const std::vector<PiecesToMove>& tensors, const Call& call = {},
+    std::source_location where = std::source_location::current());
+
+/// A tensor on its way to another layout.
+class MovingTensor {
+ public:
+  /// The tensor in its new layout, outside autograd. Blocks until it is there.
+  at::Tensor wait();
+  /// Whether `wait` would return at once.
+  bool done() const { return pending_.done(); }
+
+ private:
+  friend MovingTensor start_redistribute(const at::Tensor&, const Layout&);
+  MovingTensor(at::Tensor from, std::shared_ptr<const Plan> plan, Pending pending);
+  at::Tensor from_;
+  std::shared_ptr<const Plan> plan_;
+  Pending pending_;
+};
+
+/// Begins a redistribution; what comes next can be computed meanwhile. The tensor must not be
+/// written to before the result was waited for. Outside autograd: gradients do not pass.
+/// COLLECTIVE: all ranks of the mesh.
+MovingTensor start_redistribute(const at::Tensor& tensor, const Layout& layout);
+
+/// Many tensors of one world in new layouts: steps over the same ranks are one collective for all
+/// tensors of a dtype. Outside autograd. COLLECTIVE: all ranks of the meshes.
+std::vector<at::Tensor> redistribute_together(const std::vector<at::Tensor>& tensors,
+                                              const std::vector<Layout>& layouts);
+
+/// A tensor on another mesh of its world. What a rank of the new mesh holds already is not sent;
+/// `relabelled` gives the order of ranks in which that is most. Outside autograd.
+/// COLLECTIVE: all ranks of both meshes.
+at::Tensor redistribute_between(const at::Tensor& tensor, const Layout& layout);
+
+/// How a tensor would get to another layout: steps, bytes, time, memory. Communicates nothing.
+std::string explain(const at::Tensor& tensor, const Layout& layout);
+
+/// What redistributions of this world hold: their buffers, and the pieces that they make of others.
+struct MoveMemory {
+  std::int64_t live = 0;        ///< bytes now
+  std::int64_t high_water = 0;  ///< the most since `reset_move_memory`
+  std::int64_t idle = 0;        ///< kept for the next move
+};
+MoveMemory move_memory(World& world);
+void reset_move_memory(World& world);
 
 /// The piece of a full tensor that the rank at `at` holds; a view where it is one block. For a
 /// partial axis: the tensor at index 0, and what adds nothing elsewhere. Communicates nothing.

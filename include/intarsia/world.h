@@ -27,7 +27,9 @@ class ProcessGroup;
 
 namespace intarsia {
 
+class PlanCache;
 class Wire;
+struct Topology;
 struct HostedGroups;
 
 struct WorldOptions {
@@ -41,6 +43,9 @@ struct WorldOptions {
   Launcher launcher = Launcher::detect;
   /// How many calls the ledger keeps.
   std::size_t ledger_entries = 4096;
+  /// A file with what moving data costs (see Topology), by which redistributions are planned. Rank
+  /// 0 reads it for all. Empty: what the variable INTARSIA_TOPOLOGY names, or Topology::standard().
+  std::string topology = {};
 };
 
 /// A rank that lives in this process, and its place in a group.
@@ -160,6 +165,12 @@ class World : public std::enable_shared_from_this<World> {
   /// One group of all ranks.
   Comm everyone();
 
+  /// The plans of redistributions, by the world's topology.
+  PlanCache& plans() { return *plans_; }  // see plan.h
+  /// Plans from now on by another topology. All ranks must do it, with the same one, between the
+  /// same calls. Ops that ran already keep the plans that they made.
+  void set_topology(const Topology& topology);
+
   /// Closes all groups, the last made first, then the store. Using them afterwards is a WorldError.
   /// The process that serves the store waits for the others to say goodbye, at most 10 s; the store
   /// itself lives until the process exits, so that `connect` may be called again.
@@ -182,6 +193,7 @@ class World : public std::enable_shared_from_this<World> {
 
   WorldParts parts_;
   std::shared_ptr<Ledger> ledger_;
+  std::unique_ptr<PlanCache> plans_;
   struct Groups;
   std::unique_ptr<Groups> groups_;
   std::mutex extensions_mutex_;

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "bind.h"
+#include "intarsia/redistribute.h"
 #include "intarsia/tensor.h"
 
 using namespace pybind11::literals;
@@ -83,6 +84,16 @@ void bind_moves(py::module_& m) {
   m.def("locals", &locals, "tensor"_a, "grad_layout"_a = py::none(), WithoutGil());
   m.def("full", &full, "tensor"_a, "grad_layout"_a = py::none(), WithoutGil());
   m.def("redistribute", &redistribute, "tensor"_a, "layout"_a, WithoutGil());
+  py::class_<MovingTensor>(m, "MovingTensor", "A tensor on its way to another layout.")
+      .def("wait", &MovingTensor::wait, WithoutGil(),
+           "The tensor in its new layout, outside autograd.")
+      .def("done", &MovingTensor::done);
+  m.def("start_redistribute",
+        py::overload_cast<const at::Tensor&, const Layout&>(&start_redistribute), "tensor"_a,
+        "layout"_a, WithoutGil());
+  m.def("redistribute_together", &redistribute_together, "tensors"_a, "layouts"_a, WithoutGil());
+  m.def("redistribute_between", &redistribute_between, "tensor"_a, "layout"_a, WithoutGil());
+  m.def("explain", &explain, "tensor"_a, "layout"_a);
   m.def("assert_replicas", &assert_replicas, "tensor"_a, "name"_a = "", WithoutGil());
   m.def(
       "local_region",

@@ -16,12 +16,14 @@ namespace intarsia {
 namespace {
 
 WorldOptions to_options(const std::string& backend, const std::optional<at::Device>& device,
-                        double seconds, Launcher launcher, std::size_t ledger_entries) {
+                        double seconds, Launcher launcher, std::size_t ledger_entries,
+                        const std::string& topology) {
   return {.backend = backend,
           .device = device,
           .timeout = std::chrono::milliseconds(std::llround(seconds * 1000)),
           .launcher = launcher,
-          .ledger_entries = ledger_entries};
+          .ledger_entries = ledger_entries,
+          .topology = topology};
 }
 
 void bind_rendezvous(py::module_& m) {
@@ -91,24 +93,26 @@ void bind_world_class(py::module_& m) {
   const auto timeout = py::arg_v("timeout", 600.0, "600");
   const auto launcher = py::arg_v("launcher", Launcher::detect, "Launcher.detect");
   const auto ledger_entries = py::arg_v("ledger_entries", std::size_t{4096}, "4096");
+  const auto topology = py::arg_v("topology", std::string(), "''");
   py::class_<World, std::shared_ptr<World>>(
       m, "World", "The processes of a job, and the groups of ranks in which they talk.")
       .def_static(
           "connect",
           [](const std::optional<Rendezvous>& rendezvous, const std::string& b,
-             const std::optional<at::Device>& d, double t, Launcher l, std::size_t n) {
-            const WorldOptions options = to_options(b, d, t, l, n);
+             const std::optional<at::Device>& d, double t, Launcher l, std::size_t n,
+             const std::string& file) {
+            const WorldOptions options = to_options(b, d, t, l, n, file);
             return rendezvous ? World::connect(*rendezvous, options) : World::connect(options);
           },
           WithoutGil(), "rendezvous"_a = py::none(), py::kw_only(), backend, device, timeout,
-          launcher, ledger_entries)
+          launcher, ledger_entries, topology)
       .def_static(
           "adopt",
           [](const std::string& group_name, const std::optional<at::Device>& d, double t,
-             std::size_t n) {
-            return World::adopt(group_name, to_options("", d, t, Launcher::detect, n));
+             std::size_t n, const std::string& file) {
+            return World::adopt(group_name, to_options("", d, t, Launcher::detect, n, file));
           },
-          WithoutGil(), "group_name"_a, py::kw_only(), device, timeout, ledger_entries)
+          WithoutGil(), "group_name"_a, py::kw_only(), device, timeout, ledger_entries, topology)
       .def("rank", &World::rank)
       .def("size", &World::size)
       .def("hosted", [](const World& self) { return to_tuple(self.hosted()); })

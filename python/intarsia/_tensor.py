@@ -113,6 +113,30 @@ def redistribute(tensor: Tensor, layout: LayoutLike) -> Tensor:
     return _C.redistribute(tensor, _beside(layout, tensor))
 
 
+def start_redistribute(tensor: Tensor, layout: LayoutLike) -> _C.MovingTensor:
+    """Begins a redistribution; wait() gives the tensor. Outside autograd. COLLECTIVE: all ranks of the mesh."""
+    return _C.start_redistribute(tensor, _beside(layout, tensor))
+
+
+def redistribute_together(tensors: Sequence[Tensor], layouts: Sequence[LayoutLike]) -> list[Tensor]:
+    """Many tensors in new layouts, with one collective where their steps go over the same ranks. Outside
+    autograd. COLLECTIVE: all ranks of the meshes."""
+    return _C.redistribute_together(
+        list(tensors), [_beside(layout, tensor) for tensor, layout in zip(tensors, layouts, strict=True)]
+    )
+
+
+def redistribute_between(tensor: Tensor, layout: LayoutLike, *, mesh: MeshLike | None = None) -> Tensor:
+    """The same values on another mesh of the world; only what ranks do not hold already is sent. Outside
+    autograd. COLLECTIVE: all ranks of both meshes."""
+    return _C.redistribute_between(tensor, to_layout(layout, mesh, tensor.dim()))
+
+
+def explain(tensor: Tensor, layout: LayoutLike) -> str:
+    """How a tensor would get to another layout: steps, bytes, time, memory. Sends nothing."""
+    return _C.explain(tensor, _beside(layout, tensor))
+
+
 def local_region(
     body: Callable[..., Tensor | Sequence[Tensor]],
     inputs: Sequence[Tensor],
@@ -198,10 +222,21 @@ def randperm(n: int, layout: LayoutLike, **options) -> Tensor:
 # ---- plans and pieces, without tensors -----------------------------------------------------------
 
 
-def make_plan(from_: LayoutLike, to: LayoutLike, *, mesh: MeshLike | None = None) -> _C.Plan | None:
-    """The steps from one layout to another; None where there is no exact way."""
-    start = to_layout(from_, mesh)
-    return _C.make_plan(start, to_layout(to, start.mesh()))
+def make_plan(
+    from_: LayoutLike,
+    to: LayoutLike,
+    shape: Sequence[int],
+    *,
+    mesh: MeshLike | None = None,
+    element_size: int = 4,
+    topology: _C.Topology | None = None,
+    peak_bytes: int | None = None,
+) -> _C.Plan | None:
+    """The cheapest steps from one layout of a tensor to another, by a topology (Topology() where none is
+    given); None where there is no exact way. peak_bytes: no rank may hold more than this at any time."""
+    start = to_layout(from_, mesh, len(shape))
+    target = to_layout(to, start.mesh(), len(shape))
+    return _C.make_plan(start, target, list(shape), element_size, topology, peak_bytes)
 
 
 def boxes(

@@ -21,7 +21,8 @@ def connect(**options) -> _C.World:
     """Makes the default world of this process, and returns it.
 
     Where torch.distributed is initialised, its default group is adopted; else the processes meet as their
-    launcher says. Options are those of World.connect or World.adopt: device, timeout in seconds, ...
+    launcher says. Options are those of World.connect or World.adopt: device, timeout in seconds,
+    topology (a file that `intarsia calibrate` wrote), ...
     COLLECTIVE: all processes of the job.
     """
     global _world

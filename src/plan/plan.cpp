@@ -1,113 +1,16 @@
 #include "intarsia/plan.h"
 
 #include <algorithm>
+#include <array>
+#include <mutex>
 
+#include "base/hash.h"
 #include "base/text.h"
+#include "intarsia/boxes.h"
 #include "intarsia/error.h"
+#include "plan/search.h"
 
 namespace intarsia {
-namespace {
-
-/// The axes that cut `dim`, in order. Axes of one rank cut nothing.
-AxisList cuts_of(const Layout& layout, int dim) {
-  AxisList out;
-  for (const std::int8_t a : layout.axes_of(dim)) {
-    if (layout.mesh().size(a) > 1) out.push_back(a);
-  }
-  return out;
-}
-
-/// How many of the cuts of `dim`, from the first on, both layouts make alike.
-std::size_t common_cuts(const Layout& a, const Layout& b, int dim) {
-  const AxisList in_a = cuts_of(a, dim);
-  const AxisList in_b = cuts_of(b, dim);
-  std::size_t n = 0;
-  while (n < std::min(in_a.size(), in_b.size()) && in_a[n] == in_b[n] &&
-         a.placement(in_a[n]) == b.placement(in_b[n])) {
-    ++n;
-  }
-  return n;
-}
-
-/// Whether the axis's cut in `now` stays: it and all cuts before it are those of `to`.
-bool stays(const Layout& now, const Layout& to, std::size_t axis) {
-  const int dim = now.placement(axis).dim();
-  const AxisList cuts = cuts_of(now, dim);
-  const auto place =
-      std::find(cuts.begin(), cuts.end(), static_cast<std::int8_t>(axis)) - cuts.begin();
-  return static_cast<std::size_t>(place) < common_cuts(now, to, dim);
-}
-
-/// Whether the axis's cut is the last of its dimension.
-bool is_last_cut(const Layout& now, std::size_t axis) {
-  return cuts_of(now, now.placement(axis).dim()).back() == static_cast<std::int8_t>(axis);
-}
-
-/// Whether the cut that `to` makes by this axis is the next one to make in `now`, once the axis
-/// itself is out of the way.
-bool can_be_cut(const Layout& now, const Layout& to, std::size_t axis) {
-  const int dim = to.placement(axis).dim();
-  const Layout open = now.with(axis, Placement::replicate());
-  const AxisList target = cuts_of(to, dim);
-  const std::size_t made = cuts_of(open, dim).size();
-  return common_cuts(open, to, dim) == made && made < target.size() &&
-         target[made] == static_cast<std::int8_t>(axis);
-}
-
-/// The placement that a step of this kind would give the axis now, or nothing when it cannot be
-/// taken.
-std::optional<Placement> outcome(StepKind kind, const Layout& now, const Layout& to,
-                                 std::size_t axis) {
-  const Placement& have = now.placement(axis);
-  const Placement& want = to.placement(axis);
-  if (now.mesh().size(axis) == 1) {
-    if (kind == StepKind::relabel && have != want) return want;
-    return std::nullopt;
-  }
-  const bool cut_stays = have.is_shard() && stays(now, to, axis);
-  const bool can_leave = !have.is_shard() || (!cut_stays && is_last_cut(now, axis));
-  const bool can_arrive = want.is_shard() && can_be_cut(now, to, axis);
-  switch (kind) {
-    case StepKind::relabel:
-      break;
-    case StepKind::slice:
-      if (have.is_replicate() && can_arrive) return want;
-      break;
-    case StepKind::reduce_scatter:
-      if (have.is_partial() && can_arrive) return want;
-      break;
-    case StepKind::all_to_all:
-      if (have.is_shard() && have.dim() != want.dim() && can_leave && can_arrive) return want;
-      break;
-    case StepKind::all_gather:
-      if (have.is_shard() && can_leave) return Placement::replicate();
-      break;
-    case StepKind::all_reduce:
-      if (have.is_partial() && want.is_replicate()) return want;
-      break;
-    case StepKind::make_partial:
-      if (have.is_replicate() && want.is_partial()) return want;
-      break;
-  }
-  return std::nullopt;
-}
-
-/// The first step, in the order of preference and then of axes, that can be taken.
-std::optional<Step> next_step(const Layout& now, const Layout& to) {
-  // Pieces shrink before they travel and travel before they grow.
-  for (const StepKind kind :
-       {StepKind::slice, StepKind::reduce_scatter, StepKind::all_to_all, StepKind::all_gather,
-        StepKind::all_reduce, StepKind::make_partial, StepKind::relabel}) {
-    for (std::size_t axis = 0; axis < now.mesh().axes(); ++axis) {
-      if (const auto placement = outcome(kind, now, to, axis)) {
-        return Step{kind, axis, now, now.with(axis, *placement)};
-      }
-    }
-  }
-  return std::nullopt;
-}
-
-}  // namespace
 
 std::string_view to_text(StepKind kind) {
   switch (kind) {
@@ -117,14 +20,18 @@ std::string_view to_text(StepKind kind) {
       return "slice";
     case StepKind::make_partial:
       return "make_partial";
-    case StepKind::reduce_scatter:
-      return "reduce_scatter";
-    case StepKind::all_to_all:
-      return "all_to_all";
     case StepKind::all_gather:
       return "all_gather";
     case StepKind::all_reduce:
       return "all_reduce";
+    case StepKind::reduce_scatter:
+      return "reduce_scatter";
+    case StepKind::exchange_terms:
+      return "exchange_terms";
+    case StepKind::all_to_all:
+      return "all_to_all";
+    case StepKind::permute:
+      return "permute";
   }
   return "?";
 }
@@ -133,9 +40,15 @@ bool Step::communicates() const {
   return kind != StepKind::relabel && kind != StepKind::slice && kind != StepKind::make_partial;
 }
 
+std::string Step::axes_text() const {
+  std::vector<std::string> names;
+  for (const std::int8_t a : axes) names.push_back(before.mesh().name(static_cast<std::size_t>(a)));
+  return join(names, "+");
+}
+
 std::string Step::to_string() const {
-  return concat(to_text(kind), ' ', before.mesh().name(axis), ": ", before.placements_text(),
-                " -> ", after.placements_text());
+  return concat(to_text(kind), ' ', axes_text(), ": ", before.placements_text(), " -> ",
+                after.placements_text(), chunks > 1 ? concat(" in ", chunks, " parts") : "");
 }
 
 std::size_t Plan::collectives() const {
@@ -149,23 +62,65 @@ std::string Plan::to_string() const {
   return text;
 }
 
-std::optional<Plan> make_plan(const Layout& from, const Layout& to) {
+std::optional<Plan> make_plan(const Layout& from, const Layout& to,
+                              std::span<const std::int64_t> shape, const PlanOptions& options) {
+  constexpr std::string_view where = "make_plan";
   if (from.mesh() != to.mesh()) {
-    fail<ValueError>("make_plan", from, " and ", to, " are on different meshes");
+    fail<ValueError>(where, from, " and ", to, " are on different meshes");
   }
+  check_shape(where, shape);
+  check_dims(where, from, shape.size());
+  check_dims(where, to, shape.size());
   for (std::size_t a = 0; a < from.mesh().axes(); ++a) {
     const Placement& have = from.placement(a);
     const Placement& want = to.placement(a);
     if (have.is_partial() && want.is_partial() && have != want) return std::nullopt;
   }
-  Plan plan{from, to, {}};
-  Layout now = from;
-  while (now != to) {
-    const auto step = next_step(now, to);
-    if (!step) return std::nullopt;
-    plan.steps.push_back(*step);
-    now = step->after;
+  Plan plan = search(from, to, shape, options);
+  if (options.peak_bytes && plan.peak_bytes > *options.peak_bytes) {
+    fail<ValueError>(where, "no plan from ", from, " to ", to, " for sizes (", join(shape),
+                     ") keeps under ", *options.peak_bytes, " bytes; the least possible is ",
+                     plan.peak_bytes);
   }
+  return plan;
+}
+
+struct PlanCache::Slots {
+  static constexpr std::size_t kSlots = 4096;
+  struct Slot {
+    std::shared_ptr<const Plan> plan;
+    std::optional<std::int64_t> peak_bytes;
+  };
+  std::mutex mutex;
+  std::array<Slot, kSlots> slots;
+};
+
+PlanCache::PlanCache(Topology topology)
+    : topology_(std::move(topology)), slots_(std::make_unique<Slots>()) {}
+PlanCache::~PlanCache() = default;
+
+std::shared_ptr<const Plan> PlanCache::plan(const Layout& from, const Layout& to,
+                                            std::span<const std::int64_t> shape,
+                                            std::int64_t element_size,
+                                            std::optional<std::int64_t> peak_bytes) {
+  std::uint64_t key = hash_mix(from.hash(), to.hash());
+  for (const std::int64_t s : shape) key = hash_mix(key, static_cast<std::uint64_t>(s));
+  key = hash_mix(key, static_cast<std::uint64_t>(element_size + 64 * peak_bytes.value_or(-1)));
+  Slots::Slot& slot = slots_->slots[key % Slots::kSlots];
+  {
+    const std::scoped_lock lock(slots_->mutex);
+    const Plan* known = slot.plan.get();
+    if (known != nullptr && known->from == from && known->to == to &&
+        known->element_size == element_size && slot.peak_bytes == peak_bytes &&
+        std::equal(shape.begin(), shape.end(), known->shape.begin(), known->shape.end())) {
+      return slot.plan;
+    }
+  }
+  auto made = make_plan(from, to, shape, {element_size, &topology_, peak_bytes});
+  if (!made) return nullptr;
+  auto plan = std::make_shared<const Plan>(std::move(*made));
+  const std::scoped_lock lock(slots_->mutex);
+  slot = {plan, peak_bytes};
   return plan;
 }
 

@@ -1,6 +1,7 @@
 #include "rules/choose.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <numeric>
 #include <tuple>
@@ -9,26 +10,42 @@ namespace intarsia {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// What starting a collective costs, as bytes that could be sent in the same time.
-constexpr double kLatency = 8192;
 
-/// Bytes that a rank sends for one operand along one axis of `n` ranks. `bytes`: of the piece that
-/// a rank would hold if this axis did not cut it.
-double cost(const Placement& from, const Placement& to, double bytes, double n, bool later) {
+/// What starting a collective along an axis costs, as bytes that could be sent in the same time.
+/// Axes are chosen for one by one, so that their links need not be compared.
+double start_cost(const Topology* topology, const Mesh& mesh, std::size_t axis) {
+  static const Topology kStandard = Topology::standard();
+  constexpr double kMost = 1e15;  // links without a bandwidth: only starts count
+  const std::array<std::int8_t, 1> along{static_cast<std::int8_t>(axis)};
+  const Link& link = (topology != nullptr ? *topology : kStandard).link(mesh, along);
+  return link.overhead == 0 ? 0 : std::min(kMost, link.overhead * link.bandwidth);
+}
+
+/// How a price is asked for.
+struct Pricing {
+  double n = 1;      // ranks along the axis
+  double start = 0;  // of a collective, in bytes
+  bool later = false;
+};
+
+/// Bytes that a rank sends for one operand along one axis. `bytes`: of the piece that a rank would
+/// hold if this axis did not cut it.
+double cost(const Placement& from, const Placement& to, double bytes, const Pricing& p) {
+  const double n = p.n;
   if (from == to || n == 1) return 0;
   const double part = bytes * (n - 1) / n;
   if (from.is_replicate()) {
     // Terms made now have to be reduced later.
     if (!to.is_partial()) return 0;
-    return later ? part : 2 * part + kLatency;
+    return p.later ? part : 2 * part + p.start;
   }
   if (from.is_partial()) {
     if (to.is_partial()) return kNever;
-    return kLatency + (to.is_replicate() ? 2 * part : part);
+    return p.start + (to.is_replicate() ? 2 * part : part);
   }
-  if (to.is_replicate()) return kLatency + part;
+  if (to.is_replicate()) return p.start + part;
   if (to.is_partial()) return kNever;
-  return kLatency + (from.dim() == to.dim() ? part : part / n);
+  return p.start + (from.dim() == to.dim() ? part : part / n);
 }
 
 /// The order in which axes cut, for all operands alike: the mesh's, changed as the first operand
@@ -124,7 +141,8 @@ std::vector<Row> rows_for(const std::vector<Row>& rows, std::span<const Candidat
 using Price = std::tuple<double, std::size_t, std::size_t>;
 
 Price price(const Row& row, std::span<const Candidate> operands, std::size_t axis,
-            const std::vector<double>& bytes, double n, bool later) {
+            const std::vector<double>& bytes, const Pricing& pricing) {
+  const double n = pricing.n;
   double sum = 0;
   std::size_t moved = 0;
   // An op is cut where one of its operands already is. Cutting whole operands on its own account
@@ -140,9 +158,9 @@ Price price(const Row& row, std::span<const Candidate> operands, std::size_t axi
     // Terms pass through a linear op for free, or not at all: gathering its other operands to keep
     // them terms would cost now and again later.
     if (row.linear && have.is_shard() && row.in[i].is_replicate() && n > 1) return {kNever, 0, 0};
-    double move = cost(have, row.in[i], bytes[i], n, later);
+    double move = cost(have, row.in[i], bytes[i], pricing);
     if (operands[i].also && move != kNever) {
-      move = std::min(move, cost(operands[i].also->placement(axis), row.in[i], bytes[i], n, later));
+      move = std::min(move, cost(operands[i].also->placement(axis), row.in[i], bytes[i], pricing));
     }
     sum += move;
     if (!anchored && !have.is_shard() && row.in[i].is_shard()) sum += bytes[i] * (n - 1) / n;
@@ -192,6 +210,7 @@ std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operan
   };
   for (std::size_t a = 0; a < axes; ++a) {
     const auto n = static_cast<double>(mesh.size(a));
+    const Pricing pricing{n, n == 1 ? 0 : start_cost(options.topology, mesh, a), options.later};
     std::vector<double> uncut = bytes;
     for (std::size_t i = 0; i < operands.size(); ++i) {
       if (operands[i].layout.placement(a).is_shard()) uncut[i] *= n;
@@ -210,7 +229,7 @@ std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operan
       for (std::size_t i = 0; i < results; ++i) mixed |= mixes(out[i], row.out[i]);
       if (mixed) continue;
       if (row.parts != 0 && row.parts % (parts_for(row) * mesh.size(a)) != 0) continue;
-      const Price p = price(row, operands, a, uncut, n, options.later);
+      const Price p = price(row, operands, a, uncut, pricing);
       if (std::get<0>(p) == kNever) continue;
       if (!best || p < best_price) {
         best = std::move(row);

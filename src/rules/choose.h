@@ -7,6 +7,7 @@
 
 #include "intarsia/layout.h"
 #include "intarsia/rule.h"
+#include "intarsia/topology.h"
 
 namespace intarsia {
 
@@ -43,6 +44,8 @@ struct ChooseOptions {
   std::optional<std::size_t> keep = std::nullopt;
   bool later = false;
   bool reduced = false;
+  /// What starting a collective costs, beside what its bytes do. Null: Topology::standard().
+  const Topology* topology = nullptr;
 };
 std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operands,
                              const std::vector<Row>& rows, std::size_t results,

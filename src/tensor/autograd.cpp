@@ -11,13 +11,10 @@
 #include "intarsia/tensor.h"
 #include "tensor/decide.h"
 #include "tensor/dispatch.h"
+#include "tensor/ours.h"
 #include "tensor/state.h"
 
 namespace intarsia {
-namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 DistributedImpl& ours(std::string_view where, const at::Tensor& t) {
   if (!is_ours(t)) {
@@ -28,21 +25,27 @@ DistributedImpl& ours(std::string_view where, const at::Tensor& t) {
   return impl_of(t);
 }
 
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
 void check_mesh(std::string_view where, const Layout& layout, const Mesh& mesh) {
   if (layout.mesh() != mesh) {
     fail<ValueError>(
         where, "the tensor lies on ", mesh, ", not on ", layout.mesh(),
-        "; tensors stay on their mesh: full() gives the whole, distribute() cuts it on another");
+        "; redistribute_between() moves it there, full() and distribute() also with gradients");
   }
 }
 
-Plan plan_between(std::string_view where, const Layout& from, const Layout& to) {
-  auto plan = make_plan(from, to);
+PlanPointer plan_between(std::string_view where, TensorState& state, const Spec& from,
+                         const Layout& to) {
+  PlanPointer plan = state.plan(from, to);
   if (!plan) {
-    fail<ValueError>(where, "no exact way leads from ", from, " to ", to,
+    fail<ValueError>(where, "no exact way leads from ", from->layout, " to ", to,
                      ": partial values of different kinds; go through R");
   }
-  return *plan;
+  return plan;
 }
 
 /// Below autograd: the same values in another layout.
@@ -51,7 +54,7 @@ at::Tensor moved(const at::Tensor& t, const Layout& layout, const Reason& reason
   const Spec spec = impl.spec();
   const BelowAutograd below;
   if (spec->layout == layout) return make_tensor(impl, spec, impl.pieces());
-  const Plan plan = plan_between(reason.op, spec->layout, layout);
+  const PlanPointer plan = plan_between(reason.op, impl.state(), spec, layout);
   Pieces pieces = impl.state().move(spec, impl.pieces(), plan, reason);
   for (std::size_t m = 0; m < pieces.size(); ++m) {
     // Writing to the result must not reach the tensor, wherever its pieces happened to stay.
@@ -70,21 +73,21 @@ at::Tensor gradient_in(const at::Tensor& grad, const Layout& layout, World& worl
 }
 
 /// What the functions below take, and what travels to their backward.
-struct Where : torch::CustomClassHolder {
-  Where(const Spec& spec, const Layout& grad_layout, std::shared_ptr<World> world)
+struct Origin : torch::CustomClassHolder {
+  Origin(const Spec& spec, const Layout& grad_layout, std::shared_ptr<World> world)
       : spec(spec), grad_layout(grad_layout), world(std::move(world)) {}
   Spec spec;           ///< of the distributed tensor
   Layout grad_layout;  ///< of the gradient that backward gives
   std::shared_ptr<World> world;
   bool one_for_all = false;  ///< one piece stands for those of all hosted ranks
 };
-using WherePtr = c10::intrusive_ptr<Where>;
+using WherePtr = c10::intrusive_ptr<Origin>;
 
 void keep(AutogradContext* ctx, const WherePtr& where) {
   ctx->saved_data["where"] = c10::IValue::make_capsule(where);
 }
 WherePtr kept(AutogradContext* ctx) {
-  return c10::static_intrusive_pointer_cast<Where>(ctx->saved_data["where"].toCapsule());
+  return c10::static_intrusive_pointer_cast<Origin>(ctx->saved_data["where"].toCapsule());
 }
 
 struct Redistribute : torch::autograd::Function<Redistribute> {
@@ -261,8 +264,8 @@ at::Tensor redistribute(const at::Tensor& tensor, const Layout& layout) {
   check_dtype("redistribute", tensor, layout);
   attach_leaf_hook(tensor);
   return Redistribute::apply(
-      tensor, c10::make_intrusive<Where>(spec.with(layout), without_partial(spec->layout),
-                                         impl.shared_world()));
+      tensor, c10::make_intrusive<Origin>(spec.with(layout), without_partial(spec->layout),
+                                          impl.shared_world()));
 }
 
 at::Tensor distribute(const at::Tensor& whole, const Layout& layout, World& world) {
@@ -274,7 +277,7 @@ at::Tensor distribute(const at::Tensor& whole, const Layout& layout, World& worl
   check_dims("distribute", layout, static_cast<std::size_t>(whole.dim()));
   check_dtype("distribute", whole, layout);
   return Distribute::apply(
-      whole, c10::make_intrusive<Where>(spec_of(whole, layout), layout, world.shared_from_this()));
+      whole, c10::make_intrusive<Origin>(spec_of(whole, layout), layout, world.shared_from_this()));
 }
 
 at::Tensor from_local(const at::Tensor& piece, const Layout& layout, World& world,
@@ -341,8 +344,9 @@ at::Tensor from_locals(const std::vector<at::Tensor>& pieces, const Layout& layo
           ") is needed; pass contiguous(), or say the strides of the whole in `strides`");
     }
   }
-  return FromLocals::apply(at::TensorList(pieces),
-                           c10::make_intrusive<Where>(spec, grad_layout, world.shared_from_this()));
+  return FromLocals::apply(
+      at::TensorList(pieces),
+      c10::make_intrusive<Origin>(spec, grad_layout, world.shared_from_this()));
 }
 
 namespace {
@@ -374,7 +378,7 @@ std::vector<at::Tensor> pieces_of(const at::Tensor& tensor, const Layout& grad_l
                                   bool one_for_all) {
   DistributedImpl& impl = impl_of(tensor);
   attach_leaf_hook(tensor);
-  auto where = c10::make_intrusive<Where>(impl.spec(), grad_layout, impl.shared_world());
+  auto where = c10::make_intrusive<Origin>(impl.spec(), grad_layout, impl.shared_world());
   where->one_for_all = one_for_all;
   return Locals::apply(tensor, where);
 }

@@ -202,15 +202,16 @@ void decide_by_rule(const Frame& f, Decision& d) {
   const auto operands = candidates(f, d, q.inputs());
   const std::size_t results = std::max<std::size_t>(q.results(), 1);
   const auto self = written_operand(f);
+  const Topology& topology = f.state().world().plans().topology();
   std::optional<Choice> choice;
   if (self) {
     check_in_place_sizes(f, d, *self, sizes);
-    choice = choose(f.mesh(), operands, rows, results, {.keep = self});
+    choice = choose(f.mesh(), operands, rows, results, {.keep = self, .topology = &topology});
     d.brings_back = !choice;
   }
   if (!choice) {
     choice = choose(f.mesh(), operands, rows, results,
-                    {.later = f.in_backward, .reduced = d.brings_back});
+                    {.later = f.in_backward, .reduced = d.brings_back, .topology = &topology});
   }
   TORCH_INTERNAL_ASSERT(choice, "running replicated is always possible");
   d.layouts = std::move(choice->in);
@@ -308,10 +309,10 @@ std::vector<Coordinate> hosted_coordinates(const World& world, const Mesh& mesh)
 
 void plan_moves(const Frame& f, Decision& d) {
   bool any = false;
-  std::vector<std::optional<Plan>> moves(d.in.size());
+  std::vector<PlanPointer> moves(d.in.size());
   for (std::size_t i = 0; i < d.in.size(); ++i) {
     if (!d.in[i] || d.in[i]->layout == d.layouts[i] || f.tensors[i].is_out) continue;
-    moves[i] = make_plan(d.in[i]->layout, d.layouts[i]);
+    moves[i] = f.state().plan(d.in[i], d.layouts[i]);
     if (!moves[i]) {
       f.refuse(concat("no exact way leads from ", d.in[i]->layout.placements_text(), " to ",
                       d.layouts[i].placements_text()),

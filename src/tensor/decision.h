@@ -76,7 +76,7 @@ struct Decision {
   std::vector<Layout> kept_layouts;  ///< others of which the key holds words
   /// The layouts in which the op runs, and how each operand gets there: empty where all stay.
   std::vector<Layout> layouts;
-  std::vector<std::optional<Plan>> moves;
+  std::vector<std::shared_ptr<const Plan>> moves;
   std::vector<Result> results;
   /// Layouts in which results leave the local op, where `results` say otherwise (in place, out=).
   std::vector<Layout> out_layouts;

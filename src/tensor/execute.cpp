@@ -90,25 +90,23 @@ class Run {
     return {.op = f_.info.name, .implicit = true, .fallback = d_.open_results};
   }
 
-  const Plan* move_of(std::size_t i) const {
-    return d_.moves.empty() || !d_.moves[i] ? nullptr : &*d_.moves[i];
-  }
+  PlanPointer move_of(std::size_t i) const { return d_.moves.empty() ? nullptr : d_.moves[i]; }
 
   void prepare() {
     pieces_.resize(f_.tensors.size());
     for (std::size_t i = 0; i < f_.tensors.size(); ++i) {
       const Frame::Tensor& t = f_.tensors[i];
       if (!t.given()) continue;
-      const Plan* plan = move_of(i);
+      const PlanPointer plan = move_of(i);
       if (t.is_out) {
         for (std::size_t m = 0; m < members_; ++m) pieces_[i].push_back(piece_for_out(i, m));
       } else if (t.impl == nullptr) {
         const Pieces whole(members_, *t.tensor);
-        pieces_[i] = plan != nullptr ? f_.state().move(d_.in[i], whole, *plan, reason()) : whole;
+        pieces_[i] = plan != nullptr ? f_.state().move(d_.in[i], whole, plan, reason()) : whole;
       } else {
         pieces_[i] = plan == nullptr ? t.impl->pieces()
-                     : t.written     ? f_.state().move(d_.in[i], t.impl->pieces(), *plan, reason())
-                                     : f_.state().move(*t.impl, *plan, reason());
+                     : t.written     ? f_.state().move(d_.in[i], t.impl->pieces(), plan, reason())
+                                     : f_.state().move(*t.impl, plan, reason());
       }
       // What is written and brought back must not be the operand's own memory, nor what others
       // remember of it.
@@ -396,9 +394,9 @@ class Run {
       const Spec& home = d_.in[i];
       for (std::size_t m = 0; m < members_; ++m) check_size(t, pieces_[i][m], from, m);
       if (from != home->layout) {
-        const auto plan = make_plan(from, home->layout);
+        const PlanPointer plan = f_.state().plan(home.with(from), home->layout);
         TORCH_INTERNAL_ASSERT(plan, from.to_string(), " -> ", home->layout.to_string());
-        pieces_[i] = f_.state().move(home.with(from), pieces_[i], *plan, reason());
+        pieces_[i] = f_.state().move(home.with(from), pieces_[i], plan, reason());
       }
       if (t.impl == nullptr) {
         if (members_ > 0) t.tensor->copy_(pieces_[i][0]);
@@ -636,10 +634,10 @@ at::Tensor with_terms_of(at::Tensor t, const Layout& row, const Frame& f) {
     }
   }
   if (layout == impl.spec()->layout) return t;
-  const auto plan = make_plan(impl.spec()->layout, layout);
+  const PlanPointer plan = f.state().plan(impl.spec(), layout);
   TORCH_INTERNAL_ASSERT(plan, impl.spec()->layout.to_string(), " -> ", layout.to_string());
   return make_tensor(impl, impl.spec().with(layout),
-                     f.state().move(impl, *plan, {.op = f.info.name}));
+                     f.state().move(impl, plan, {.op = f.info.name}));
 }
 
 /// Plain operands that a formula writes: replicated copies, brought back when it has run. So ranks
@@ -682,7 +680,7 @@ void execute_formula(Frame& f, const Decision& d) {
     }
     if (t.impl == nullptr || d.moves.empty() || !d.moves[i]) return *t.tensor;
     return make_tensor(*t.impl, d.in[i].with(d.layouts[i]),
-                       f.state().move(*t.impl, *d.moves[i], {.op = f.info.name}));
+                       f.state().move(*t.impl, d.moves[i], {.op = f.info.name}));
   };
   Stack stack;
   std::size_t next = 0;
@@ -732,9 +730,9 @@ void write_through(DistributedImpl& view, std::string_view op) {
   if (!view.extra() || !view.extra()->window) return;
   Extra::Window& window = *view.extra()->window;
   DistributedImpl& moved = impl_of(window.moved);
-  const auto plan = make_plan(moved.spec()->layout, window.base->spec()->layout);
+  const PlanPointer plan = view.state().plan(moved.spec(), window.base->spec()->layout);
   TORCH_INTERNAL_ASSERT(plan);
-  const Pieces home = view.state().move(moved.spec(), moved.pieces(), *plan, {.op = op});
+  const Pieces home = view.state().move(moved.spec(), moved.pieces(), plan, {.op = op});
   for (std::size_t m = 0; m < home.size(); ++m) window.base->pieces()[m].copy_(home[m]);
   if (window.base->version_counter().enabled()) {
     // ATen counts this write once we return.

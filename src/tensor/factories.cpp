@@ -35,8 +35,8 @@ at::Tensor made(std::string_view where, at::IntArrayRef sizes, const Layout& lay
   TensorState& state = TensorState::of(world);
   const Spec spec(layout, shape, dtype);
   if (cut != layout) {
-    const auto plan = make_plan(cut, layout);
-    pieces = state.move(spec.with(cut), pieces, *plan, {.op = where, .implicit = false});
+    pieces = state.move(spec.with(cut), pieces, state.plan(spec.with(cut), layout),
+                        {.op = where, .implicit = false});
   }
   at::Tensor out = make_tensor(world.shared_from_this(), state, spec, std::move(pieces));
   if (requires_grad) out.set_requires_grad(true);

@@ -76,20 +76,20 @@ void loss_from_sum(const Frame& f, const Question& q, Decision& d) {
   const auto here = hosted_coordinates(f.lead->world(), f.mesh());
   d.local_arguments.assign(
       here.size(), {{f.place_of("reduction"), static_cast<std::int64_t>(at::Reduction::Sum)}});
-  const auto plan = make_plan(terms, d.results[1].specs[0]->layout);
-  d.afterwards =
-      [plan, state = &f.state(), name = f.info.name,
-       spec = d.results[1].specs[0].with(terms)](std::vector<std::vector<at::Tensor>>& results) {
-        if (results[1].empty()) return;
-        // The sum of weights is all that is sent; it belongs to the op.
-        const Pieces whole = state->move(spec.with(results[1][0].scalar_type()),
-                                         Pieces(results[1].begin(), results[1].end()), *plan,
-                                         {.op = name, .implicit = false});
-        for (std::size_t m = 0; m < whole.size(); ++m) {
-          results[1][m] = whole[m];
-          results[0][m] = results[0][m].div(whole[m]);
-        }
-      };
+  const Spec summed = d.results[1].specs[0].with(terms);
+  const PlanPointer plan = f.state().plan(summed, d.results[1].specs[0]->layout);
+  d.afterwards = [plan, state = &f.state(), name = f.info.name,
+                  spec = summed](std::vector<std::vector<at::Tensor>>& results) {
+    if (results[1].empty()) return;
+    // The sum of weights is all that is sent; it belongs to the op.
+    const Pieces whole = state->move(spec.with(results[1][0].scalar_type()),
+                                     Pieces(results[1].begin(), results[1].end()), plan,
+                                     {.op = name, .implicit = false});
+    for (std::size_t m = 0; m < whole.size(); ++m) {
+      results[1][m] = whole[m];
+      results[0][m] = results[0][m].div(whole[m]);
+    }
+  };
 }
 
 /// The rows of a tensor that a rank holds, and where they are among those.

@@ -139,8 +139,9 @@ void run_in_place(Frame& f) {
     fill_pieces(impl.world(), layout, sizes, pieces, key, fill_of(f));
   }
   if (home != layout) {
-    const Pieces back = f.state().move(impl.spec().with(layout), pieces, *make_plan(layout, home),
-                                       {.op = f.info.name});
+    const Pieces back =
+        f.state().move(impl.spec().with(layout), pieces,
+                       f.state().plan(impl.spec().with(layout), home), {.op = f.info.name});
     for (std::size_t m = 0; m < back.size(); ++m) impl.pieces()[m].copy_(back[m]);
   }
   f.state().note_write(impl);

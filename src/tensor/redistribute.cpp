@@ -4,192 +4,33 @@
 
 #include "base/text.h"
 #include "intarsia/boxes.h"
-#include "intarsia/collectives.h"
 #include "intarsia/error.h"
-#include "layout/chunk.h"
+#include "plan/report.h"
+#include "tensor/decide.h"
+#include "tensor/mover.h"
 #include "tensor/neutral.h"
+#include "tensor/ours.h"
+#include "tensor/state.h"
+#include "world/dtype.h"
 
 namespace intarsia {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-using Lengths = std::vector<std::int64_t>;
 
-/// How the ranks along one axis cut `length` positions of a dimension.
-struct AxisCut {
-  std::int64_t length;
-  std::int64_t n;
-  std::int64_t split;
-
-  Lengths lengths() const {
-    Lengths out;
-    for (std::int64_t i = 0; i < n; ++i) out.push_back(Cut{length, n, i, split}.held());
-    return out;
-  }
-
-  /// The positions, rank after rank: what joining the pieces of all ranks gives. [0,2,1,3] for two
-  /// ranks that each hold one position of each of two blocks.
-  at::Tensor positions() const {
-    Lengths out;
-    const std::int64_t block = ceil_div(length, split);
-    for (std::int64_t i = 0; i < n; ++i) {
-      for (std::int64_t start = 0; start < length; start += block) {
-        const Range part = chunk(std::min(block, length - start), n, i);
-        for (std::int64_t p = part.begin; p < part.end; ++p) out.push_back(start + p);
-      }
-    }
-    return at::tensor(out, at::kLong);
-  }
-};
-
-/// Orders a dimension rank after rank, so that each rank's part is one run.
-at::Tensor by_rank(const at::Tensor& t, std::int64_t dim, const AxisCut& cut) {
-  return cut.split == 1 ? t : t.index_select(dim, cut.positions().to(t.device()));
-}
-
-/// Undoes `by_rank`.
-at::Tensor by_position(const at::Tensor& t, std::int64_t dim, const AxisCut& cut) {
-  return cut.split == 1 ? t : t.index_select(dim, cut.positions().argsort().to(t.device()));
-}
-
-/// One step, for all hosted members of the mesh.
-class StepRun {
- public:
-  StepRun(World& world, const Step& step, std::span<const std::int64_t> shape, const Call& call,
-          const std::source_location& where)
-      : step_(step), call_(call), where_(where) {
-    const Mesh& mesh = step.before.mesh();
-    const std::vector<std::string> axis{mesh.name(step.axis)};
-    comm_ = world.along(mesh, axis);
-    n_ = mesh.size(step.axis);
-    const Layout open = step.before.with(step.axis, Placement::replicate());
-    for (const Member& member : comm_->members()) {
-      const Coordinate at = *mesh.coordinate_of(member.rank);
-      members_.push_back({at[step.axis], local_shape(open, shape, at)});
-    }
-  }
-
-  Tensors operator()(const Tensors& pieces) const {
-    switch (step_.kind) {
-      case StepKind::relabel:
-        return pieces;
-      case StepKind::slice:
-        return each(pieces, &StepRun::slice);
-      case StepKind::make_partial:
-        return each(pieces, &StepRun::make_partial);
-      case StepKind::all_gather:
-        return gather(pieces);
-      case StepKind::all_reduce:
-        return all_reduce(*comm_, pieces, step_.from(), call_, where_).wait();
-      case StepKind::reduce_scatter:
-        return scatter(pieces);
-      case StepKind::all_to_all:
-        return exchange(pieces);
-    }
-    return pieces;
-  }
-
- private:
-  struct Here {
-    std::int64_t index;  // along the axis
-    Shape uncut;         // the sizes of the piece if the axis did not cut it
-  };
-
-  AxisCut cut_of(const Placement& p, std::size_t member) const {
-    return {members_[member].uncut[static_cast<std::size_t>(p.dim())], n_, p.split()};
-  }
-
-  /// The lengths along the axis, for each member's group.
-  Lengths lengths_of(const Placement& p) const {
-    Lengths out;
-    for (std::size_t m = 0; m < members_.size(); ++m) {
-      const AxisCut cut = cut_of(p, m);
-      for (std::int64_t i = 0; i < n_; ++i) {
-        out.push_back(Cut{cut.length, n_, i, cut.split}.held());
-      }
-    }
-    return out;
-  }
-
-  template <class Function>
-  Tensors each(const Tensors& pieces, Function f) const {
-    Tensors out;
-    for (std::size_t m = 0; m < pieces.size(); ++m) out.push_back((this->*f)(pieces[m], m));
-    return out;
-  }
-
-  at::Tensor slice(const at::Tensor& t, std::size_t m) const {
-    const Placement& to = step_.to();
-    const AxisCut cut = cut_of(to, m);
-    const Lengths lengths = cut.lengths();
-    std::int64_t start = 0;
-    for (std::int64_t i = 0; i < members_[m].index; ++i)
-      start += lengths[static_cast<std::size_t>(i)];
-    return by_rank(t, to.dim(), cut)
-        .narrow(to.dim(), start, lengths[static_cast<std::size_t>(members_[m].index)])
-        .contiguous();
-  }
-
-  at::Tensor make_partial(const at::Tensor& t, std::size_t m) const {
-    return members_[m].index == 0 ? t : neutral_term(t, step_.to());
-  }
-
-  Tensors gather(const Tensors& pieces) const {
-    const Placement& from = step_.from();
-    if (pieces.empty()) return pieces;
-    Tensors out = all_gather(*comm_, pieces, from.dim(), lengths_of(from), call_, where_).wait();
-    for (std::size_t m = 0; m < out.size(); ++m)
-      out[m] = by_position(out[m], from.dim(), cut_of(from, m));
-    return out;
-  }
-
-  Tensors scatter(Tensors pieces) const {
-    const Placement& to = step_.to();
-    if (pieces.empty()) return pieces;
-    for (std::size_t m = 0; m < pieces.size(); ++m)
-      pieces[m] = by_rank(pieces[m], to.dim(), cut_of(to, m));
-    return reduce_scatter(*comm_, pieces, to.dim(), step_.from(), lengths_of(to), call_, where_)
-        .wait();
-  }
-
-  Tensors exchange(Tensors pieces) const {
-    const Placement& from = step_.from();
-    const Placement& to = step_.to();
-    if (pieces.empty()) return pieces;
-    for (std::size_t m = 0; m < pieces.size(); ++m)
-      pieces[m] = by_rank(pieces[m], to.dim(), cut_of(to, m));
-    Tensors out = all_to_all(*comm_, pieces, to.dim(), from.dim(), lengths_of(to), lengths_of(from),
-                             call_, where_)
-                      .wait();
-    for (std::size_t m = 0; m < out.size(); ++m)
-      out[m] = by_position(out[m], from.dim(), cut_of(from, m));
-    return out;
-  }
-
-  const Step& step_;
-  const Call& call_;
-  const std::source_location& where_;
-  std::optional<Comm> comm_;
-  std::int64_t n_ = 1;
-  std::vector<Here> members_;
-};
-
-void check_pieces(World& world, at::TensorList pieces, std::span<const std::int64_t> shape,
-                  const Plan& plan) {
+void check_pieces(World& world, at::TensorList pieces, const Plan& plan) {
   constexpr std::string_view where = "redistribute_pieces";
-  check_dims(where, plan.from, shape.size());
-  check_dims(where, plan.to, shape.size());
   const Mesh& mesh = plan.from.mesh();
   std::size_t m = 0;
   for (const std::int64_t rank : world.hosted()) {
     const auto at = mesh.coordinate_of(rank);
     if (!at) continue;
-    const Shape expected = local_shape(plan.from, shape, *at);
+    const Shape expected = local_shape(plan.from, plan.shape, *at);
     if (m < pieces.size() &&
         pieces[m].sizes() != at::IntArrayRef(expected.begin(), expected.size())) {
       fail<ValueError>(where, "the piece of rank ", rank, " has sizes (", join(pieces[m].sizes()),
-                       "), but ", plan.from, " gives it (", join(expected), ") of (", join(shape),
-                       ")");
+                       "), but ", plan.from, " gives it (", join(expected), ") of (",
+                       join(plan.shape), ")");
     }
     ++m;
   }
@@ -201,14 +42,174 @@ void check_pieces(World& world, at::TensorList pieces, std::span<const std::int6
 
 }  // namespace
 
-std::vector<at::Tensor> redistribute_pieces(World& world, at::TensorList pieces,
-                                            std::span<const std::int64_t> shape, const Plan& plan,
-                                            const Call& call, std::source_location where) {
-  check_pieces(world, pieces, shape, plan);
-  Tensors now = pieces.vec();
-  for (const Step& step : plan.steps) now = StepRun(world, step, shape, call, where)(now);
-  return now;
+Pending start_redistribute(World& world, at::TensorList pieces,
+                           const std::shared_ptr<const Plan>& plan, const Call& call,
+                           std::source_location where) {
+  check_pieces(world, pieces, *plan);
+  return TensorState::of(world).mover().start({plan, pieces.vec()}, {call, where});
 }
+
+Tensors redistribute_pieces(World& world, at::TensorList pieces,
+                            const std::shared_ptr<const Plan>& plan, const Call& call,
+                            std::source_location where) {
+  return start_redistribute(world, pieces, plan, call, where).wait();
+}
+
+std::vector<Tensors> redistribute_pieces(World& world, const std::vector<PiecesToMove>& tensors,
+                                         const Call& call, std::source_location where) {
+  std::vector<Mover::Job> jobs;
+  for (const PiecesToMove& t : tensors) {
+    check_pieces(world, t.pieces, *t.plan);
+    jobs.push_back({t.plan, t.pieces});
+  }
+  return TensorState::of(world).mover().run(std::move(jobs), {call, where});
+}
+
+// ---- tensors ---------------------------------------------------------------------------------
+
+namespace {
+
+PlanPointer plan_for(std::string_view where, DistributedImpl& impl, const Layout& layout) {
+  const Spec& spec = impl.spec();
+  if (layout.mesh() != spec->layout.mesh()) {
+    fail<ValueError>(where, "the tensor lies on ", spec->layout.mesh(), ", not on ", layout.mesh(),
+                     "; redistribute_between() moves it there");
+  }
+  PlanPointer plan = impl.state().plan(spec, layout);
+  if (!plan) {
+    fail<ValueError>(where, "no exact way leads from ", spec->layout, " to ", layout,
+                     ": partial values of different kinds; go through R");
+  }
+  return plan;
+}
+
+Tensors pieces_of(const DistributedImpl& impl) {
+  return Tensors(impl.pieces().begin(), impl.pieces().end());
+}
+
+at::Tensor made_of(const DistributedImpl& like, const Layout& layout, const Tensors& made) {
+  const Spec spec = like.spec().with(layout);
+  Pieces pieces;
+  for (std::size_t m = 0; m < made.size(); ++m) {
+    // Writing to the result must not reach the tensor.
+    const bool shares = m < like.pieces().size() && made[m].is_alias_of(like.pieces()[m]);
+    pieces.push_back(in_order(shares ? made[m].clone() : made[m], *spec));
+  }
+  return make_tensor(like.shared_world(), like.state(), spec, std::move(pieces));
+}
+
+constexpr std::string_view kTogether = "redistribute_together";
+
+}  // namespace
+
+MovingTensor::MovingTensor(at::Tensor from, std::shared_ptr<const Plan> plan, Pending pending)
+    : from_(std::move(from)), plan_(std::move(plan)), pending_(std::move(pending)) {}
+
+at::Tensor MovingTensor::wait() {
+  const BelowAutograd below;
+  return made_of(impl_of(from_), plan_->to, pending_.wait());
+}
+
+MovingTensor start_redistribute(const at::Tensor& tensor, const Layout& layout) {
+  constexpr std::string_view where = "start_redistribute";
+  DistributedImpl& impl = ours(where, tensor);
+  const PlanPointer plan = plan_for(where, impl, layout);
+  const BelowAutograd below;
+  TensorState& state = impl.state();
+  state.charge(impl.spec(), *state.mover().route(plan), {.op = where, .implicit = false});
+  const std::string name = impl.spec().to_string();
+  return {tensor, plan,
+          start_redistribute(impl.world(), pieces_of(impl), plan,
+                             Call{.tensor = name, .op = where, .module = module_path()})};
+}
+
+std::vector<at::Tensor> redistribute_together(const std::vector<at::Tensor>& tensors,
+                                              const std::vector<Layout>& layouts) {
+  if (tensors.size() != layouts.size()) {
+    fail<ValueError>(kTogether, tensors.size(), " tensors and ", layouts.size(),
+                     " layouts were given");
+  }
+  std::vector<PiecesToMove> moves;
+  const BelowAutograd below;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    DistributedImpl& impl = ours(kTogether, tensors[i]);
+    if (&impl.world() != &impl_of(tensors[0]).world()) {
+      fail<ValueError>(kTogether, "tensors 0 and ", i, " belong to different worlds");
+    }
+    const PlanPointer plan = plan_for(kTogether, impl, layouts[i]);
+    TensorState& state = impl.state();
+    state.charge(impl.spec(), *state.mover().route(plan), {.op = kTogether, .implicit = false});
+    moves.push_back({pieces_of(impl), plan});
+  }
+  if (moves.empty()) return {};
+  const auto made =
+      redistribute_pieces(impl_of(tensors[0]).world(), moves,
+                          Call{.tensor = {}, .op = kTogether, .module = module_path()});
+  std::vector<at::Tensor> out;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    out.push_back(made_of(impl_of(tensors[i]), layouts[i], made[i]));
+  }
+  return out;
+}
+
+at::Tensor redistribute_between(const at::Tensor& tensor, const Layout& layout) {
+  constexpr std::string_view where = "redistribute_between";
+  DistributedImpl& impl = ours(where, tensor);
+  World& world = impl.world();
+  check_dims(where, layout, impl.spec()->sizes.size());
+  const BelowAutograd below;
+  const Reason reason{.op = where, .implicit = false};
+  TensorState& state = impl.state();
+  // Terms are reduced where they are, and made again where they go.
+  const Layout from = without_partial(impl.spec()->layout);
+  const Layout to = without_partial(layout);
+  Pieces held = impl.pieces();
+  if (from != impl.spec()->layout) held = state.move(impl, state.plan(impl.spec(), from), reason);
+  const Spec spec = impl.spec().with(from);
+  const auto way = make_route_between(world, from, to, spec->sizes);
+  const auto options = at::TensorOptions().dtype(spec->dtype).device(world.device());
+  Tensors pieces;
+  std::size_t next = 0;
+  std::uint64_t sent = 0;
+  for (std::size_t m = 0; m < way->ranks.size(); ++m) {
+    const bool has = from.mesh().contains(way->ranks[m]);
+    pieces.push_back(has ? held[next++] : at::empty({0}, options));
+    const MemberRoute& route = way->route.members[m];
+    for (std::size_t j = 0; j < route.to.size(); ++j) {
+      if (j != route.me) {
+        sent += static_cast<std::uint64_t>(route.to[j].count) * c10::elementSize(spec->dtype);
+      }
+    }
+  }
+  const std::string name = impl.spec().to_string();
+  state.charge_own(where, name, concat(from.mesh(), "->", to.mesh()), "S->S", sent);
+  const Tensors made =
+      state.mover().run(*way, std::move(pieces),
+                        {Call{.tensor = name, .op = where, .module = module_path()},
+                         std::source_location::current()});
+  Pieces arrived;
+  const Spec there = spec.with(to);
+  for (std::size_t m = 0; m < made.size(); ++m) {
+    if (to.mesh().contains(way->ranks[m])) arrived.push_back(in_order(made[m], *there));
+  }
+  if (to != layout) arrived = state.move(there, arrived, state.plan(there, layout), reason);
+  return make_tensor(impl.shared_world(), state, there.with(layout), std::move(arrived));
+}
+
+std::string explain(const at::Tensor& tensor, const Layout& layout) {
+  DistributedImpl& impl = ours("explain", tensor);
+  PlanReport report(*plan_for("explain", impl, layout));
+  const auto dtype = dtype_of(impl.spec()->dtype);
+  if (dtype) report.dtype = to_text(*dtype);
+  return to_text(report);
+}
+
+MoveMemory move_memory(World& world) {
+  const BufferPool& pool = TensorState::of(world).mover().pool();
+  return {pool.live(), pool.high_water(), pool.idle()};
+}
+
+void reset_move_memory(World& world) { TensorState::of(world).mover().pool().reset_high_water(); }
 
 at::Tensor cut_piece(const at::Tensor& full, const Layout& layout, const Coordinate& at) {
   const Boxes held = boxes(layout, std::span(full.sizes().data(), full.sizes().size()), at);

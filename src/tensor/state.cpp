@@ -24,29 +24,23 @@ constexpr std::size_t kBillEntries = 2048;
 
 thread_local std::string t_module;
 
-std::string_view kind_text(const Placement& p) {
-  return p.is_replicate() ? "R" : p.is_partial() ? "P" : "S";
-}
-
 bool is_same_entry(const BillEntry& a, const BillEntry& b) {
   return a.op == b.op && a.tensor == b.tensor && a.axis == b.axis && a.module == b.module &&
          a.transition == b.transition && a.implicit == b.implicit && a.backward == b.backward &&
          a.fallback == b.fallback;
 }
 
-/// Bytes of this process's pieces before a step.
-std::uint64_t bytes_before(World& world, const Spec& spec, const Step& step) {
-  std::int64_t elements = 0;
-  for (const Coordinate& at : hosted_coordinates(world, step.before.mesh())) {
-    elements += c10::multiply_integers(to_ref(local_shape(step.before, spec->sizes, at)));
-  }
-  return static_cast<std::uint64_t>(elements) * c10::elementSize(spec->dtype);
-}
-
 }  // namespace
 
 std::string transition_text(const Step& step) {
-  return concat(kind_text(step.from()), "->", kind_text(step.to()));
+  bool reduces = false;
+  bool cuts = false;
+  for (const std::int8_t a : step.axes) {
+    const auto axis = static_cast<std::size_t>(a);
+    reduces = reduces || step.before.placement(axis).is_partial();
+    cuts = cuts || step.after.placement(axis).is_shard();
+  }
+  return concat(reduces ? "P" : "S", "->", cuts ? "S" : "R");
 }
 
 std::string_view module_path() { return t_module; }
@@ -69,15 +63,22 @@ TensorState& TensorState::of(World& world) {
       }));
 }
 
-void TensorState::charge(const Spec& spec, const Plan& plan, const Reason& reason) {
+PlanPointer TensorState::plan(const Spec& spec, const Layout& to) {
+  return world_.plans().plan(spec->layout, to, spec->sizes,
+                             static_cast<std::int64_t>(c10::elementSize(spec->dtype)));
+}
+
+void TensorState::charge(const Spec& spec, const Route& route, const Reason& reason) {
   const bool backward = torch::autograd::get_current_node() != nullptr;
-  for (const Step& step : plan.steps) {
+  const Plan& plan = *route.plan;
+  for (const StepRoute& way : route.steps) {
+    const Step& step = *way.step;
     if (!step.communicates()) continue;
     const Mesh& mesh = plan.from.mesh();
     BillEntry entry{.op = std::string(reason.op),
                     .tensor = spec.with(plan.from).to_string(),
                     .module = std::string(module_path()),
-                    .axis = mesh.name(step.axis),
+                    .axis = step.axes_text(),
                     .transition = transition_text(step),
                     .implicit = reason.implicit,
                     .backward = backward,
@@ -93,11 +94,10 @@ void TensorState::charge(const Spec& spec, const Plan& plan, const Reason& reaso
       if (now == Communication::explicit_only) throw ValueError(text + "; mode explicit_only");
       LOG(WARNING) << text;
     }
-    const std::uint64_t bytes = bytes_before(world_, spec, step);
     const std::scoped_lock lock(mutex_);
     BillEntry& booked = book(std::move(entry));
     ++booked.count;
-    booked.bytes += bytes;
+    booked.bytes += way.bytes;
   }
 }
 
@@ -156,60 +156,61 @@ FormulaScope::FormulaScope(std::string_view op) : before_(formula_op) {
 }
 FormulaScope::~FormulaScope() { formula_op = before_; }
 
-Pieces TensorState::move(const Spec& spec, const Pieces& pieces, const Plan& plan,
+Pieces TensorState::move(const Spec& spec, const Pieces& pieces, const PlanPointer& plan,
                          const Reason& asked) {
   const Reason reason =
       formula_op.empty() ? asked
                          : Reason{.op = formula_op, .implicit = false, .fallback = asked.fallback};
-  if (plan.collectives() > 0) charge(spec, plan, reason);
+  if (plan->collectives() > 0) charge(spec, *mover_.route(plan), reason);
   const std::string tensor = spec.to_string();
-  const auto moved =
-      redistribute_pieces(world_, pieces, spec->sizes, plan,
-                          Call{.tensor = tensor, .op = reason.op, .module = module_path()});
+  const auto moved = redistribute_pieces(
+      world_, pieces, plan, Call{.tensor = tensor, .op = reason.op, .module = module_path()});
   Pieces out(moved.begin(), moved.end());
   for (at::Tensor& p : out) p = in_order(p, *spec);
   return out;
 }
 
-Pieces TensorState::move(DistributedImpl& tensor, const Plan& plan, const Reason& reason) {
+Pieces TensorState::move(DistributedImpl& tensor, const PlanPointer& plan, const Reason& reason) {
   const bool exposed = tensor.extra() && tensor.extra()->exposed;
-  if (plan.collectives() == 0 || exposed) return move(tensor.spec(), tensor.pieces(), plan, reason);
+  if (plan->collectives() == 0 || exposed)
+    return move(tensor.spec(), tensor.pieces(), plan, reason);
   if (tensor.spec()->partial) return reduce_once(tensor, plan, reason);
   const std::uint64_t now = writes_;
   {
     const std::scoped_lock lock(mutex_);
     for (const Move& m : recent_) {
-      if (m.tensor == &tensor && m.writes == now && m.to == plan.to) return m.pieces;
+      if (m.tensor == &tensor && m.writes == now && m.to == plan->to) return m.pieces;
     }
   }
   Pieces moved = move(tensor.spec(), tensor.pieces(), plan, reason);
   const std::scoped_lock lock(mutex_);
   if (recent_.size() < kRecent) recent_.resize(kRecent);
-  recent_[next_recent_] = Move{&tensor, now, plan.to, moved};
+  recent_[next_recent_] = Move{&tensor, now, plan->to, moved};
   next_recent_ = (next_recent_ + 1) % kRecent;
   tensor.remembered = true;
   return moved;
 }
 
-Pieces TensorState::reduce_once(DistributedImpl& tensor, const Plan& plan, const Reason& reason) {
+Pieces TensorState::reduce_once(DistributedImpl& tensor, const PlanPointer& plan,
+                                const Reason& reason) {
   const std::uint32_t now = *tensor.writes();
   Extra::Reduced& known = tensor.extra()->reduced;
   {
     std::unique_lock lock(known.mutex);
     if (known.to && known.writes == now) {
-      if (*known.to == plan.to) return known.pieces;
-      const auto from_known = make_plan(*known.to, plan.to);
+      if (*known.to == plan->to) return known.pieces;
+      const PlanPointer from_known = this->plan(tensor.spec().with(*known.to), plan->to);
       if (from_known && from_known->collectives() == 0) {
         const Pieces pieces = known.pieces;
         lock.unlock();
-        return move(tensor.spec().with(plan.from), pieces, *from_known, reason);
+        return move(tensor.spec().with(plan->from), pieces, from_known, reason);
       }
     }
   }
   auto moved = reduced_with_base(tensor, plan, reason);
   if (!moved) moved = move(tensor.spec(), tensor.pieces(), plan, reason);
   const std::scoped_lock lock(known.mutex);
-  known.to = plan.to;
+  known.to = plan->to;
   known.pieces = *moved;
   known.writes = now;
   return *moved;
@@ -217,19 +218,19 @@ Pieces TensorState::reduce_once(DistributedImpl& tensor, const Plan& plan, const
 
 /// A view of a partial tensor: the tensor is reduced, and the view taken again. So a matrix and its
 /// transpose are reduced once.
-std::optional<Pieces> TensorState::reduced_with_base(DistributedImpl& view, const Plan& plan,
+std::optional<Pieces> TensorState::reduced_with_base(DistributedImpl& view, const PlanPointer& plan,
                                                      const Reason& reason) {
   const Extra::ViewOf* of = view.extra()->view_of.get();
-  if (of == nullptr || plan.to != without_partial(plan.from)) return std::nullopt;
+  if (of == nullptr || plan->to != without_partial(plan->from)) return std::nullopt;
   DistributedImpl& base = *of->base;
-  const auto base_plan = make_plan(base.spec()->layout, without_partial(base.spec()->layout));
+  const PlanPointer base_plan = this->plan(base.spec(), without_partial(base.spec()->layout));
   at::Tensor whole =
-      make_tensor(base, base.spec().with(base_plan->to), reduce_once(base, *base_plan, reason));
+      make_tensor(base, base.spec().with(base_plan->to), reduce_once(base, base_plan, reason));
   torch::jit::Stack stack{std::move(whole)};
   stack.insert(stack.end(), of->arguments.begin(), of->arguments.end());
   of->op.callBoxed(&stack);
   const DistributedImpl& again = impl_of(stack[0].toTensor());
-  if (again.spec()->layout != plan.to) return std::nullopt;
+  if (again.spec()->layout != plan->to) return std::nullopt;
   return again.pieces();
 }
 

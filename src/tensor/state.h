@@ -14,9 +14,12 @@
 #include "tensor/cache.h"
 #include "tensor/decision.h"
 #include "tensor/impl.h"
+#include "tensor/mover.h"
 #include "tensor/plain.h"
 
 namespace intarsia {
+
+using PlanPointer = std::shared_ptr<const Plan>;
 
 /// Why a tensor is moved.
 struct Reason {
@@ -50,8 +53,12 @@ class TensorState final : public World::Extension {
 
   std::atomic<Communication> mode = Communication::automatic;
 
+  /// The plan from a tensor's layout to another; null, where there is no exact way.
+  PlanPointer plan(const Spec& spec, const Layout& to);
+  Mover& mover() { return mover_; }
+
   /// Enters a move in the bill; refuses it first where the mode forbids it.
-  void charge(const Spec& spec, const Plan& plan, const Reason& reason);
+  void charge(const Spec& spec, const Route& route, const Reason& reason);
   /// The same for what an op sends by its nature and by no plan: `transition` says what, `bytes`
   /// are those that this process hands over.
   void charge_own(std::string_view op, std::string tensor, std::string axis, std::string transition,
@@ -62,9 +69,10 @@ class TensorState final : public World::Extension {
   /// The pieces of a tensor after a plan. Charges the bill; communicates. A partial tensor
   /// remembers how it was reduced, and any other a move that was made a moment ago: neither is made
   /// twice. What decides about that is the same on all ranks.
-  Pieces move(DistributedImpl& tensor, const Plan& plan, const Reason& reason);
+  Pieces move(DistributedImpl& tensor, const PlanPointer& plan, const Reason& reason);
   /// The same for pieces that belong to no tensor.
-  Pieces move(const Spec& spec, const Pieces& pieces, const Plan& plan, const Reason& reason);
+  Pieces move(const Spec& spec, const Pieces& pieces, const PlanPointer& plan,
+              const Reason& reason);
   void forget(const DistributedImpl& tensor);
   /// An op writes to a tensor of this world.
   void note_write(DistributedImpl& tensor);
@@ -86,11 +94,12 @@ class TensorState final : public World::Extension {
     Pieces pieces;
   };
 
-  Pieces reduce_once(DistributedImpl& tensor, const Plan& plan, const Reason& reason);
-  std::optional<Pieces> reduced_with_base(DistributedImpl& view, const Plan& plan,
+  Pieces reduce_once(DistributedImpl& tensor, const PlanPointer& plan, const Reason& reason);
+  std::optional<Pieces> reduced_with_base(DistributedImpl& view, const PlanPointer& plan,
                                           const Reason& reason);
 
   World& world_;
+  Mover mover_{world_};
   BoundedCache<Decision> decisions_{4096};
   mutable std::mutex mutex_;
   /// The entry of the bill for moves of this kind. REQUIRES: the lock is held.

@@ -1,6 +1,11 @@
 #include "tools/companion.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iostream>
 
 #include "base/text.h"
 
@@ -25,6 +30,25 @@ std::string text_of(const std::vector<fs::path>& places) {
   std::vector<std::string> names;
   for (const fs::path& place : places) names.push_back(place.string());
   return join(names, " or ");
+}
+
+int become(std::string_view name, std::string_view role, std::vector<std::string> words) {
+  const auto places = companion_places(name);
+  const auto program = first_of(places);
+  if (!program) {
+    std::cerr << "intarsia: " << name << ", which " << role << ", is not at " << text_of(places)
+              << "; install all of Intarsia, built with INTARSIA_TORCH=ON, and keep the programs "
+                 "in their places\n";
+    return 1;
+  }
+  words.insert(words.begin(), program->string());
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  execv(pointers[0], pointers.data());
+  std::cerr << "intarsia: " << words[0] << " could not be started: " << std::strerror(errno)
+            << '\n';
+  return 1;
 }
 
 }  // namespace intarsia::tools

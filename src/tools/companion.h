@@ -18,4 +18,8 @@ std::optional<std::filesystem::path> first_of(const std::vector<std::filesystem:
 /// `a or b`.
 std::string text_of(const std::vector<std::filesystem::path>& places);
 
+/// Replaces this process by such a program, with these arguments. Returns only where that failed,
+/// with the exit code; `role` says in the message what the program does.
+int become(std::string_view program, std::string_view role, std::vector<std::string> words);
+
 }  // namespace intarsia::tools

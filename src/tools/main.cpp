@@ -5,7 +5,8 @@
 #include <iostream>
 
 #include "tools/doctor.h"
-#include "tools/run_ops.h"
+#include "tools/plan_command.h"
+#include "tools/run_companions.h"
 
 namespace {
 
@@ -17,9 +18,13 @@ struct Command {
 };
 
 constexpr std::array kCommands{
+    Command{"calibrate", "Measure what moving data between the ranks of a job costs",
+            intarsia::tools::add_calibrate},
     Command{"doctor", "Check whether this machine can run Intarsia jobs, and say what to do if not",
             intarsia::tools::add_doctor},
     Command{"ops", "List the ops and their rules, and prove rules", intarsia::tools::add_ops},
+    Command{"plan", "Say how a tensor gets from one layout to another, and what it costs",
+            intarsia::tools::add_plan},
 };
 
 constexpr int kWrongArguments = 2;

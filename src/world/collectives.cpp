@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "layout/chunk.h"
+#include "world/flat.h"
 #include "world/hosted.h"
 #include "world/pending.h"
 #include "world/reductions.h"
@@ -34,13 +35,6 @@ Tensors alone(at::TensorList terms, const Placement& how) {
     if (how.reduction() == Reduction::norm) t = t.abs();
   }
   return out;
-}
-
-/// What the collectives work on: values in memory as they are, row-major, outside autograd.
-at::Tensor plain(const at::Tensor& t) {
-  // Autograd's zero tensors have no memory.
-  const at::Tensor real = t._is_zerotensor() ? at::zeros(t.sizes(), t.options()) : t.detach();
-  return real.resolve_conj().resolve_neg().contiguous();
 }
 
 // A contiguous tensor of one element may have any strides, which a view as bytes does not take.
@@ -256,7 +250,7 @@ Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
   Tensors in;
   Tensors out;
   for (std::size_t m = 0; m < pieces.size(); ++m) {
-    at::Tensor piece = plain(pieces[m]);
+    at::Tensor piece = flat::plain(pieces[m]);
     const std::int64_t length = all[static_cast<std::size_t>(comm.members()[m].index)];
     std::vector<std::int64_t> shape = piece.sizes().vec();
     shape[static_cast<std::size_t>(d)] = longest;
@@ -312,7 +306,7 @@ Pending all_reduce(const Comm& comm, at::TensorList terms, const Placement& how,
   const bool leave_to_backend = native(wire, how, type, /*scatter=*/false);
   Tensors buffers;
   for (const at::Tensor& t : terms) {
-    const at::Tensor p = plain(t);
+    const at::Tensor p = flat::plain(t);
     buffers.push_back(leave_to_backend ? p.clone() : to_term(p, how));
   }
   if (buffers[0].numel() == 0) {
@@ -346,13 +340,10 @@ Pending all_reduce(const Comm& comm, at::TensorList terms, const Placement& how,
   Tensors chunks = s.combine();
   for (at::Tensor& t : chunks) t = from_terms(t, how, n, type);
   Pending gathered = all_gather(comm, chunks, 0, lengths, call, where);
-  Pending::State& state = *gathered.state_;
-  state.finish = [gather = state.finish, shape = terms[0].sizes().vec()] {
-    Tensors out = gather();
+  return after(std::move(gathered), [shape = terms[0].sizes().vec()](Tensors out) {
     for (at::Tensor& t : out) t = t.view(shape);
     return out;
-  };
-  return gathered;
+  });
 }
 
 Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim,
@@ -380,7 +371,7 @@ Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim,
   std::vector<Parts> parts;
   std::vector<std::vector<std::int64_t>> shapes;
   for (std::size_t m = 0; m < terms.size(); ++m) {
-    parts.push_back(cut(to_term(plain(terms[m]), how), d, all));
+    parts.push_back(cut(to_term(flat::plain(terms[m]), how), d, all));
     shapes.push_back(terms[m].sizes().vec());
     shapes.back()[static_cast<std::size_t>(d)] =
         all[static_cast<std::size_t>(comm.members()[m].index)];
@@ -455,7 +446,7 @@ Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim
       shapes;  // of what arrives, per member and sender
   for (std::size_t m = 0; m < pieces.size(); ++m) {
     const auto me = static_cast<std::size_t>(comm.members()[m].index);
-    Parts parts = cut(plain(pieces[m]), c, cuts);
+    Parts parts = cut(flat::plain(pieces[m]), c, cuts);
     in.push_back(parts.flat);
     in_counts.push_back(parts.counts);
     out_counts.emplace_back();
@@ -503,7 +494,7 @@ Pending broadcast(const Comm& comm, at::TensorList tensors, std::int64_t root, c
   }
   Tensors buffers;
   for (std::size_t m = 0; m < tensors.size(); ++m) {
-    const at::Tensor p = plain(tensors[m]);
+    const at::Tensor p = flat::plain(tensors[m]);
     buffers.push_back(comm.members()[m].index == root ? p.clone() : at::empty_like(p));
   }
   if (buffers[0].numel() == 0) return ready(std::move(buffers));
@@ -536,7 +527,7 @@ Pending permute(const Comm& comm, at::TensorList pieces, std::span<const std::in
     }
     const auto from =
         static_cast<std::size_t>(std::find(target.begin(), target.end(), me) - target.begin());
-    in.push_back(plain(pieces[m]));
+    in.push_back(flat::plain(pieces[m]));
     const auto shape = shapes.empty() ? pieces[m].sizes().vec() : shapes[from];
     out.push_back(at::empty(shape, in.back().options()));
   }

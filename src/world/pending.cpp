@@ -23,6 +23,19 @@ Pending pending(std::string_view what, Works works, std::vector<at::Tensor> buff
   return Pending(std::move(state));
 }
 
+Pending after(Pending pending,
+              std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)> then) {
+  Pending::State& state = *pending.state_;
+  if (state.finish) {
+    state.finish = [finish = std::move(state.finish), then = std::move(then)] {
+      return then(finish());
+    };
+  } else {
+    state.result = then(std::move(state.result));
+  }
+  return pending;
+}
+
 Pending::Pending(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Pending::Pending(Pending&&) noexcept = default;
 

@@ -28,4 +28,8 @@ Pending ready(std::vector<at::Tensor> result);
 Pending pending(std::string_view what, Works works, std::vector<at::Tensor> buffers,
                 std::function<std::vector<at::Tensor>()> finish);
 
+/// The same, with results that `then` makes of those.
+Pending after(Pending pending,
+              std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)> then);
+
 }  // namespace intarsia

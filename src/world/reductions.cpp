@@ -83,9 +83,13 @@ void combine_into(at::Tensor& value, const at::Tensor& next, Reduction how) {
 }
 
 at::Tensor combine(at::TensorList terms, const Placement& how) {
-  at::Tensor out =
-      terms[0].to(accumulator(terms[0].scalar_type()), /*non_blocking=*/false, /*copy=*/true);
-  for (std::size_t i = 1; i < terms.size(); ++i) {
+  const at::ScalarType type = accumulator(terms[0].scalar_type());
+  const bool adds = is_linear(how) || how.reduction() == Reduction::norm;
+  // Adding the first two makes the result: one pass over memory less than copying the first.
+  const std::size_t first = adds && terms.size() > 1 && type == terms[0].scalar_type() ? 2 : 1;
+  at::Tensor out = first == 2 ? terms[0].add(terms[1])
+                              : terms[0].to(type, /*non_blocking=*/false, /*copy=*/true);
+  for (std::size_t i = first; i < terms.size(); ++i) {
     combine_into(out, terms[i].to(out.scalar_type()), how.reduction());
   }
   return out;

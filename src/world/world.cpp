@@ -15,6 +15,7 @@
 #include "base/order.h"
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "intarsia/plan.h"
 #include "world/backends.h"
 #include "world/hosted.h"
 #include "world/wire.h"
@@ -227,6 +228,7 @@ c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& r, std::chrono::milliseco
 World::World(WorldParts parts)
     : parts_(std::move(parts)),
       ledger_(std::make_shared<Ledger>(parts_.ledger_entries)),
+      plans_(std::make_unique<PlanCache>()),
       groups_(std::make_unique<Groups>()) {
   LiveWorlds::instance().add(this);
 }
@@ -255,6 +257,30 @@ std::shared_ptr<World> World::assemble(WorldParts parts) {
   return std::shared_ptr<World>(new World(std::move(parts)));
 }
 
+namespace {
+
+/// The topology that the options or the environment name, as rank 0 reads it: ranks that planned by
+/// different ones would wait for each other for ever.
+std::shared_ptr<World> with_topology(std::shared_ptr<World> world, const WorldOptions& options) {
+  std::string path = options.topology;
+  if (path.empty()) path = process_environment()("INTARSIA_TOPOLOGY").value_or("");
+  if (path.empty()) return world;
+  constexpr const char* kKey = "intarsia/topology";
+  const auto& store = world->store();
+  if (world->rank() == 0 || !store) {
+    const Topology topology = Topology::load(path);
+    const std::string text = topology.to_json();
+    if (store) store->set(kKey, std::vector<std::uint8_t>(text.begin(), text.end()));
+    world->set_topology(topology);
+  } else {
+    const std::vector<std::uint8_t> text = store->get(kKey);
+    world->set_topology(Topology::parse(std::string(text.begin(), text.end())));
+  }
+  return world;
+}
+
+}  // namespace
+
 std::shared_ptr<World> World::connect(const WorldOptions& options) {
   return connect(read_rendezvous(process_environment(), options.launcher), options);
 }
@@ -271,7 +297,7 @@ std::shared_ptr<World> World::connect(const Rendezvous& r, const WorldOptions& o
   parts.ledger_entries = options.ledger_entries;
   if (r.size == 1) {
     parts.store = c10::make_intrusive<c10d::HashStore>();
-    return assemble(std::move(parts));
+    return with_topology(assemble(std::move(parts)), options);
   }
   const auto store = meet(r, options.timeout);
   parts.store = store;
@@ -279,7 +305,7 @@ std::shared_ptr<World> World::connect(const Rendezvous& r, const WorldOptions& o
   parts.on_close = [store, size = r.size, serves = r.rank == 0 && r.rank0_serves] {
     say_goodbye(*store, size, serves);
   };
-  return assemble(std::move(parts));
+  return with_topology(assemble(std::move(parts)), options);
 }
 
 std::shared_ptr<World> World::adopt(const std::string& group_name, const WorldOptions& options) {
@@ -317,7 +343,7 @@ std::shared_ptr<World> World::adopt(const c10::intrusive_ptr<c10d::ProcessGroup>
   }
   auto world = assemble(std::move(parts));
   if (const Comm all = world->everyone(); all.slot_) all.slot_->use(backend);
-  return world;
+  return with_topology(std::move(world), options);
 }
 
 World::Extension& World::extension(ExtensionMaker make) {
@@ -418,6 +444,10 @@ Comm World::hosted_along(const Mesh& mesh, std::span<const std::string> axes) {
 
 Comm World::along(const Mesh& mesh, std::initializer_list<std::string> axes) {
   return along(mesh, std::span(axes.begin(), axes.size()));
+}
+
+void World::set_topology(const Topology& topology) {
+  plans_ = std::make_unique<PlanCache>(topology);
 }
 
 Comm World::everyone() { return along(Mesh({{"all", size()}}), {"all"}); }

@@ -21,7 +21,7 @@ PUBLIC = {
     "error": "base", "fixed_vector": "base",
     "boxes": "layout", "layout": "layout", "mesh": "layout", "placement": "layout",
     "tensor_type": "layout", "view": "layout",
-    "plan": "plan", "rule": "rules", "prove": "prove", "build": "tensor", "communication": "tensor", "redistribute": "tensor", "tensor": "tensor",
+    "between": "plan", "plan": "plan", "topology": "plan", "rule": "rules", "prove": "prove", "build": "tensor", "communication": "tensor", "redistribute": "tensor", "tensor": "tensor",
     "collectives": "world", "in_process": "world", "ledger": "world", "lockstep": "world", "rendezvous": "world", "world": "world",
     "intarsia": "tools",
 }  # fmt: skip

@@ -48,10 +48,18 @@ def test_values_copy_and_pickle():
 
 
 def test_plans_are_data():
-    plan = it.make_plan("S(0),P(sum)", "R,R", mesh=MESH)
+    plan = it.make_plan("S(0),P(sum)", "R,R", (512, 512), mesh=MESH)
     kinds = {step.kind for step in plan.steps}
     assert plan.collectives() == 2 and kinds == {it.StepKind.all_gather, it.StepKind.all_reduce}
-    assert it.make_plan("P(sum),R", "P(max),R", mesh=MESH) is None
+    assert plan.shape == (512, 512) and plan.seconds > 0 and plan.peak_bytes >= 4 * 512 * 512
+    slow = it.Topology.parse('{"levels": [{"gigabytes_per_s": 0.001}]}')
+    assert it.make_plan("S(0),R", "R,R", (512, 512), mesh=MESH, topology=slow).seconds > plan.seconds
+    try:
+        it.make_plan("S(0),R", "R,R", (512, 512), mesh=MESH, peak_bytes=1000)
+        raise AssertionError("a bound that nothing keeps to was accepted")
+    except ValueError as error:
+        assert "the least possible is" in str(error)
+    assert it.make_plan("P(sum),R", "P(max),R", (8,), mesh=MESH) is None
 
 
 def test_boxes():

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 
 import intarsia as it
 import torch
@@ -40,6 +41,17 @@ def test_meshes_and_options_in_init():
     assert it.init("[a=1,b=1]", timeout=7.5).names() == ["a", "b"] and it.world().timeout() == 7.5
     it.close()
     refuses(ValueError, "no default mesh", it.mesh)
+
+
+def test_a_world_may_name_its_topology():
+    it.close()
+    refuses(ValueError, "cannot read nowhere.json", lambda: it.connect(topology="nowhere.json"))
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write('{"levels": [{"latency_us": 2, "overhead_us": 8, "gigabytes_per_s": 200}]}')
+        file.flush()
+        world = it.connect(topology=file.name)
+        assert it._C.topology(world) == it._C.Topology.load(file.name) != it._C.Topology()
+        it.close()
 
 
 def test_rendezvous_is_data():

@@ -51,20 +51,19 @@ void check_pairs(World& world, const Mesh& mesh, const at::Tensor& full,
   const std::vector<std::int64_t> shape = full.sizes().vec();
   for (const Layout& source : from) {
     for (const Layout& target : to) {
-      const auto plan = make_plan(source, target);
+      const std::int64_t size = full.element_size();
+      const auto plan = world.plans().plan(source, target, shape, size);
       ASSERT_TRUE(plan);
       std::vector<at::Tensor> pieces;
       for (const Coordinate& at : here) pieces.push_back(term(full, source, at));
-      auto moved = redistribute_pieces(world, pieces, shape, *plan);
+      auto moved = redistribute_pieces(world, pieces, plan);
       // What is partial afterwards is compared by its value.
-      const auto reduce = make_plan(target, [&] {
-        Layout open = target;
-        for (std::size_t a = 0; a < mesh.axes(); ++a) {
-          if (open.placement(a).is_partial()) open = open.with(a, Placement::replicate());
-        }
-        return open;
-      }());
-      moved = redistribute_pieces(world, moved, shape, *reduce);
+      Layout open = target;
+      for (std::size_t a = 0; a < mesh.axes(); ++a) {
+        if (open.placement(a).is_partial()) open = open.with(a, Placement::replicate());
+      }
+      const auto reduce = world.plans().plan(target, open, shape, size);
+      moved = redistribute_pieces(world, moved, reduce);
       ASSERT_EQ(moved.size(), here.size());
       for (std::size_t m = 0; m < here.size(); ++m) {
         const at::Tensor expected = cut_piece(full, reduce->to, here[m]);
@@ -125,11 +124,12 @@ TEST(Redistribute, OtherReductionsAndDtypes) {
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
         const at::Tensor full = at::arange(1, 11, at::kFloat).to(type);
         const Layout partial = Layout::parse(kind, mesh);
-        const auto plan = make_plan(Layout::replicated(mesh), partial);
-        const auto back = make_plan(partial, Layout::parse("S(0)", mesh));
-        const Coordinate shape{10};
-        const auto made = redistribute_pieces(world, full, shape, *plan);
-        const auto got = redistribute_pieces(world, made, shape, *back);
+        const std::vector<std::int64_t> shape{10};
+        const std::int64_t size = full.element_size();
+        const auto plan = world.plans().plan(Layout::replicated(mesh), partial, shape, size);
+        const auto back = world.plans().plan(partial, Layout::parse("S(0)", mesh), shape, size);
+        const auto made = redistribute_pieces(world, full, plan);
+        const auto got = redistribute_pieces(world, made, back);
         const at::Tensor expected = cut_piece(full, back->to, {world.rank()});
         EXPECT_TRUE(at::allclose(got[0].to(at::kFloat), expected.to(at::kFloat), 1e-6, 0))
             << kind << got[0];
@@ -142,11 +142,11 @@ TEST(Redistribute, OtherReductionsAndDtypes) {
 TEST(Redistribute, CommunicatesOnceForEachStepThatSaysSo) {
   const Mesh mesh = Mesh::parse("[a=2,b=2]");
   run_in_process(4, [&](World& world) {
-    const auto plan = make_plan(Layout::parse("S(0),R", mesh), Layout::parse("R,S(1)", mesh));
+    const auto plan = world.plans().plan(Layout::parse("S(0),R", mesh),
+                                         Layout::parse("R,S(1)", mesh), Coordinate{4, 6}, 8);
     const at::Tensor full = at::arange(24).reshape({4, 6});
     const auto at = *mesh.coordinate_of(world.rank());
-    redistribute_pieces(world, cut_piece(full, plan->from, at), Coordinate{4, 6}, *plan,
-                        {.tensor = "x"});
+    redistribute_pieces(world, cut_piece(full, plan->from, at), plan, {.tensor = "x"});
     EXPECT_EQ(plan->collectives(), 1U);
     EXPECT_EQ(world.ledger().totals().calls, 1U);
     EXPECT_EQ(world.ledger().totals(CallKind::all_gather).bytes, 2U * 3U * 8U);
@@ -157,16 +157,14 @@ TEST(Redistribute, CommunicatesOnceForEachStepThatSaysSo) {
 TEST(Redistribute, RefusalsNameTheValues) {
   const auto world = World::connect(Rendezvous{});
   const Mesh mesh = Mesh::parse("[a=1]");
-  const auto plan = make_plan(Layout::parse("S(0)", mesh), Layout::parse("R", mesh));
-  expect_error<ValueError>(
-      [&] { redistribute_pieces(*world, at::ones({3}), Coordinate{4}, *plan); },
-      {"rank 0", "(3)", "[a=1] S(0)", "(4)"});
-  expect_error<ValueError>(
-      [&] { redistribute_pieces(*world, at::TensorList(), Coordinate{4}, *plan); },
-      {"hosts 1 ranks", "0 pieces"});
-  expect_error<ValueError>(
-      [&] { redistribute_pieces(*world, at::ones({}), std::span<const std::int64_t>(), *plan); },
-      {"dimension 0", "0 dimensions"});
+  const Layout cut = Layout::parse("S(0)", mesh);
+  const auto plan = world->plans().plan(cut, Layout::parse("R", mesh), Coordinate{4}, 4);
+  expect_error<ValueError>([&] { redistribute_pieces(*world, at::ones({3}), plan); },
+                           {"rank 0", "(3)", "[a=1] S(0)", "(4)"});
+  expect_error<ValueError>([&] { redistribute_pieces(*world, at::TensorList(), plan); },
+                           {"hosts 1 ranks", "0 pieces"});
+  expect_error<ValueError>([&] { (void)world->plans().plan(cut, cut, Coordinate{}, 4); },
+                           {"dimension 0", "0 dimensions"});
 }
 
 }  // namespace

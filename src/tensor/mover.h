@@ -1,0 +1,55 @@
+// Mover: runs plans. A short interpreter over their steps.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "intarsia/collectives.h"
+#include "intarsia/plan.h"
+#include "intarsia/world.h"
+#include "tensor/exchange.h"
+#include "tensor/pool.h"
+#include "tensor/route.h"
+
+namespace intarsia {
+
+/// Moves pieces along plans, for the ranks of one world that are hosted here. It remembers the
+/// routes of plans that it ran, and uses its buffers again.
+///
+/// Every collective of a plan but the last is waited for before `start` returns: the last is then
+/// the only one under way, and ranks that wait for several results in different orders still call
+/// their collectives in the same order.
+/// THREADS: any.
+class Mover {
+ public:
+  explicit Mover(World& world) : world_(world), pool_(std::make_shared<BufferPool>()) {}
+
+  struct Job {
+    std::shared_ptr<const Plan> plan;
+    std::vector<at::Tensor> pieces;
+  };
+
+  /// The pieces after the plan. They may share memory with those given, where nothing had to move.
+  Pending start(const Job& job, const Asker& asker);
+  /// The same for many tensors: steps of the same kind over the same groups are one collective.
+  std::vector<std::vector<at::Tensor>> run(std::vector<Job> jobs, const Asker& asker);
+
+  /// The pieces of a tensor on another mesh, one for each hosted rank of either; see RouteBetween.
+  std::vector<at::Tensor> run(const RouteBetween& between, std::vector<at::Tensor> pieces,
+                              const Asker& asker);
+
+  std::shared_ptr<const Route> route(const std::shared_ptr<const Plan>& plan);
+  BufferPool& pool() { return *pool_; }
+
+ private:
+  World& world_;
+  std::shared_ptr<BufferPool> pool_;
+  std::mutex mutex_;
+  std::array<std::shared_ptr<const Route>, 1024> routes_;
+};
+
+}  // namespace intarsia

@@ -1,0 +1,65 @@
+// What a layout looks like: the pieces of a tensor's first two dimensions, and who holds them.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "intarsia/plan.h"
+
+namespace intarsia::tools {
+
+/// Up to so many ranks, every piece is shown; of more, that of the first.
+inline constexpr std::int64_t kMostShownRanks = 16;
+
+/// A rectangle of the first two dimensions.
+struct Cell {
+  std::int64_t top = 0;
+  std::int64_t bottom = 0;
+  std::int64_t left = 0;
+  std::int64_t right = 0;
+  friend auto operator<=>(const Cell&, const Cell&) = default;
+};
+
+/// The ranks that hold a cell, by term; and the place of the first in the mesh.
+struct Holders {
+  std::map<std::int64_t, std::vector<std::int64_t>> by_term;
+  std::int64_t first = 0;
+};
+
+/// A layout, ready to be drawn.
+struct Panel {
+  Layout layout;
+  std::string place;  ///< `from`, `after step 1`, `to`
+  std::map<Cell, Holders> cells;
+  std::vector<Cell> of_first_rank;
+  std::set<std::int64_t> row_cuts;  ///< of more ranks than are shown each
+  std::set<std::int64_t> column_cuts;
+  std::size_t terms = 1;
+  std::vector<std::string> notes;
+};
+
+/// Dimension 0 goes down and 1 to the right; a single one goes to the right.
+struct Face {
+  std::optional<std::size_t> down;
+  std::optional<std::size_t> right;
+  std::int64_t rows = 1;
+  std::int64_t columns = 1;
+
+  explicit Face(const Shape& shape);
+};
+
+/// Of the first layout, and of that after each step.
+std::vector<Panel> make_panels(const Plan& plan, const Face& face);
+
+/// `dim 0: 8@dp@tp`, with the axes that cut it in their order, and blocks as `8@dp:4`.
+std::string dim_text(const Layout& layout, const Shape& shape, std::size_t dim);
+
+/// `0,` `4 + ` `1,` `5`: ranks that hold the same, and between terms what joins them.
+std::vector<std::string> holder_words(const Panel& panel, const Holders& holders);
+
+}  // namespace intarsia::tools
