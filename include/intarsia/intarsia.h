@@ -1,6 +1,7 @@
 // All of Intarsia.
 #pragma once
 
+#include "intarsia/between.h"        // IWYU pragma: export
 #include "intarsia/boxes.h"          // IWYU pragma: export
 #include "intarsia/build.h"          // IWYU pragma: export
 #include "intarsia/collectives.h"    // IWYU pragma: export
@@ -19,5 +20,6 @@
 #include "intarsia/rule.h"           // IWYU pragma: export
 #include "intarsia/tensor.h"         // IWYU pragma: export
 #include "intarsia/tensor_type.h"    // IWYU pragma: export
+#include "intarsia/topology.h"       // IWYU pragma: export
 #include "intarsia/view.h"           // IWYU pragma: export
 #include "intarsia/world.h"          // IWYU pragma: export
