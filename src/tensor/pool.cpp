@@ -63,8 +63,7 @@ void BufferPool::give_back(at::Tensor buffer) {
   const std::scoped_lock lock(mutex_);
   const std::int64_t bytes = bytes_of(buffer);
   live_ -= bytes;
-  // Someone may still use it: an exception passed by while a collective was under way.
-  if (buffer.use_count() > 1 || bytes > kMostIdle) return;
+  if (bytes > kMostIdle) return;
   idle_bytes_ += bytes;
   idle_.push_front(std::move(buffer));
   while (idle_bytes_ > kMostIdle) {

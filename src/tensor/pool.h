@@ -29,7 +29,9 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
     std::int64_t bytes_ = 0;
   };
 
-  /// A flat buffer, counted while it is lent; it comes back when the last handle is dropped.
+  /// A flat buffer, counted while it is lent. It comes back when the last of these pointers is
+  /// dropped, which must be when no collective uses it any more: what an exception leaves under way
+  /// keeps its pointers.
   std::shared_ptr<at::Tensor> lend(std::int64_t elements, const at::TensorOptions& options);
   Hold hold(std::int64_t bytes) { return {shared_from_this(), bytes}; }
 

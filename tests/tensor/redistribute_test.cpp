@@ -154,6 +154,44 @@ TEST(Redistribute, CommunicatesOnceForEachStepThatSaysSo) {
   });
 }
 
+TEST(Redistribute, ManyTensorsShareTheirCollectives) {
+  const Mesh mesh = Mesh::parse("[a=3]");
+  run_in_process(3, [&](World& world) {
+    std::vector<PiecesToMove> moves;
+    std::vector<at::Tensor> expected;
+    const Coordinate at = *mesh.coordinate_of(world.rank());
+    for (std::int64_t i = 0; i < 20; ++i) {
+      const at::Tensor full = at::arange((i + 1) * 6, at::kLong).reshape({i + 1, 6});
+      const Layout from = Layout::parse(i % 3 == 2 ? "P(sum)" : "S(0)", mesh);
+      const Layout to = Layout::parse(i % 2 == 0 ? "S(1)" : "R", mesh);
+      const auto plan = world.plans().plan(from, to, full.sizes(), 8);
+      moves.push_back({{cut_piece(full, from, at)}, plan});
+      expected.push_back(cut_piece(full, to, at));
+    }
+    const auto moved = redistribute_pieces(world, moves);
+    for (std::size_t i = 0; i < moved.size(); ++i) EXPECT_TRUE(at::equal(moved[i][0], expected[i]));
+    EXPECT_LE(world.ledger().totals().calls, 3U);
+  });
+}
+
+TEST(Redistribute, BuffersAreUsedAgain) {
+  const Mesh mesh = Mesh::parse("[a=2]");
+  run_in_process(2, [&](World& world) {
+    const Layout from = Layout::parse("S(0)", mesh);
+    const auto plan = world.plans().plan(from, Layout::parse("S(1)", mesh), Coordinate{64, 64}, 4);
+    const at::Tensor full = at::arange(64 * 64, at::kFloat).reshape({64, 64});
+    const at::Tensor piece = cut_piece(full, from, *mesh.coordinate_of(world.rank()));
+    redistribute_pieces(world, piece, plan);
+    const MoveMemory first = move_memory(world);
+    EXPECT_EQ(first.live, 0);
+    EXPECT_GT(first.idle, 0);
+    EXPECT_LE(first.high_water, plan->peak_bytes);
+    for (int i = 0; i < 10; ++i) redistribute_pieces(world, piece, plan);
+    EXPECT_EQ(move_memory(world).idle, first.idle);
+    EXPECT_EQ(move_memory(world).high_water, first.high_water);
+  });
+}
+
 TEST(Redistribute, RefusalsNameTheValues) {
   const auto world = World::connect(Rendezvous{});
   const Mesh mesh = Mesh::parse("[a=1]");
