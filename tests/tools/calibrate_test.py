@@ -89,7 +89,7 @@ def test_axes_of_a_mesh():
     assert "one_partner" in said.partition("axes dp+tp")[2], said
 
 
-def test_times_are_as_the_fit_says():
+def timed_test_of_the_fit():
     """A fit of one run against the times of another, for the two largest sizes."""
     for attempt in range(ATTEMPTS):
         link = calibrate(2, "--quick")[0]["levels"][0]
@@ -140,6 +140,6 @@ def test_the_page_shows_the_help():
 if __name__ == "__main__":
     wanted = sys.argv[3:]
     for name, test in list(globals().items()):
-        if name.startswith("test_") and (not wanted or name in wanted):
+        if name in wanted or (name.startswith("test_") and not wanted):
             print(name, flush=True)
             test()
