@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "layout/chunk.h"
+#include "layout/coordinates.h"
 
 namespace intarsia {
 namespace {
@@ -193,13 +194,7 @@ std::vector<std::int64_t> lengths_along(const Layout& layout, std::span<const st
   }
   std::vector<std::int64_t> out;
   for (std::int64_t place = 0; place < count; ++place) {
-    Coordinate other = at;
-    std::int64_t rest = place;  // the first axis varies slowest
-    for (std::size_t i = indices.size(); i-- > 0;) {
-      const std::int64_t n = layout.mesh().size(indices[i]);
-      other[indices[i]] = rest % n;
-      rest /= n;
-    }
+    const Coordinate other = coordinate_along(layout.mesh(), indices, place, at);
     out.push_back(local_shape(layout, shape, other)[d]);
   }
   return out;

@@ -6,6 +6,7 @@
 #include "intarsia/between.h"
 #include "intarsia/boxes.h"
 #include "intarsia/error.h"
+#include "layout/coordinates.h"
 #include "plan/shared.h"
 
 namespace intarsia {
@@ -77,20 +78,11 @@ std::vector<std::size_t> assign(const std::vector<std::vector<std::int64_t>>& co
   return out;
 }
 
-Coordinate coordinate(const Mesh& mesh, std::int64_t place) {
-  Coordinate at(mesh.axes(), 0);
-  for (std::size_t a = mesh.axes(); a-- > 0;) {
-    at[a] = place % mesh.size(a);
-    place /= mesh.size(a);
-  }
-  return at;
-}
-
 }  // namespace
 
 Coordinate serving_replica(const Layout& from, const Mesh& to, std::int64_t place) {
   const Mesh& mesh = from.mesh();
-  if (const auto own = mesh.coordinate_of(to.rank_at(coordinate(to, place)))) return *own;
+  if (const auto own = mesh.coordinate_of(to.rank_at(coordinate_at(to, place)))) return *own;
   Coordinate out(mesh.axes(), 0);
   for (std::size_t a = mesh.axes(); a-- > 0;) {
     if (from.placement(a).is_shard()) continue;
@@ -105,7 +97,7 @@ Traffic traffic_between(const Layout& from, const Layout& to, std::span<const st
   check("traffic_between", from, to, shape);
   Traffic out;
   for (std::int64_t place = 0; place < to.mesh().size(); ++place) {
-    const Coordinate at = coordinate(to.mesh(), place);
+    const Coordinate at = coordinate_at(to.mesh(), place);
     const Boxes wanted = boxes(to, shape, at);
     const auto held = from.mesh().coordinate_of(to.mesh().rank_at(at));
     const std::int64_t kept = held ? shared_elements(boxes(from, shape, *held), wanted) : 0;
@@ -130,10 +122,10 @@ Mesh relabelled(const Layout& from, const Layout& to, std::span<const std::int64
   std::vector<std::int64_t> ranks;
   std::vector<std::vector<std::int64_t>> missing(n);
   for (std::size_t i = 0; i < n; ++i) {
-    ranks.push_back(mesh.rank_at(coordinate(mesh, static_cast<std::int64_t>(i))));
+    ranks.push_back(mesh.rank_at(coordinate_at(mesh, static_cast<std::int64_t>(i))));
   }
   for (std::size_t i = 0; i < n; ++i) {
-    const Boxes wanted = boxes(to, shape, coordinate(mesh, static_cast<std::int64_t>(i)));
+    const Boxes wanted = boxes(to, shape, coordinate_at(mesh, static_cast<std::int64_t>(i)));
     for (std::size_t j = 0; j < n; ++j) {
       const auto held = from.mesh().coordinate_of(ranks[j]);
       const std::int64_t kept = held ? shared_elements(boxes(from, shape, *held), wanted) : 0;

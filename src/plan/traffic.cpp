@@ -2,6 +2,7 @@
 
 #include "intarsia/boxes.h"
 #include "intarsia/plan.h"
+#include "layout/coordinates.h"
 #include "plan/shared.h"
 
 namespace intarsia {
@@ -27,15 +28,8 @@ std::int64_t shared(std::span<const Range> a, std::span<const Range> b) {
 
 template <class Visit>
 void for_each_rank(const Mesh& mesh, const Visit& visit) {
-  Coordinate at(mesh.axes(), 0);
-  for (std::int64_t i = 0; i < std::min(mesh.size(), kMostRanks); ++i) {
-    std::int64_t rest = i;
-    for (std::size_t a = mesh.axes(); a-- > 0;) {
-      at[a] = rest % mesh.size(a);
-      rest /= mesh.size(a);
-    }
-    visit(at);
-  }
+  for (std::int64_t i = 0; i < std::min(mesh.size(), kMostRanks); ++i)
+    visit(coordinate_at(mesh, i));
 }
 
 /// Elements that arrive at a rank in a step.

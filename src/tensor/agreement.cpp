@@ -9,6 +9,7 @@
 #include "intarsia/collectives.h"
 #include "intarsia/error.h"
 #include "intarsia/tensor.h"
+#include "layout/coordinates.h"
 #include "tensor/decide.h"
 
 namespace intarsia {
@@ -35,16 +36,6 @@ at::Tensor differences(const at::Tensor& a, const at::Tensor& b) {
 Coordinate original(const Layout& layout, Coordinate at) {
   for (std::size_t a = 0; a < at.size(); ++a) {
     if (layout.placement(a).is_replicate()) at[a] = 0;
-  }
-  return at;
-}
-
-/// The coordinate of a place in the group of all axes.
-Coordinate coordinate(const Mesh& mesh, std::int64_t place) {
-  Coordinate at(mesh.axes(), 0);
-  for (std::size_t a = mesh.axes(); a-- > 0;) {
-    at[a] = place % mesh.size(a);
-    place /= mesh.size(a);
   }
   return at;
 }
@@ -146,12 +137,12 @@ void assert_replicas(const at::Tensor& tensor, std::string_view name) {
   const auto rows = exchange(comm, {static_cast<std::int64_t>(mine)}, impl.world().device(),
                              {.tensor = name, .op = "assert_replicas"});
   for (std::int64_t p = 0; p < comm.size(); ++p) {
-    const Coordinate first = original(layout, coordinate(mesh, p));
+    const Coordinate first = original(layout, coordinate_at(mesh, p));
     if (at::equal(rows[static_cast<std::size_t>(p)],
                   rows[static_cast<std::size_t>(place(mesh, first))])) {
       continue;
     }
-    refuse(tensor, name, mesh.rank_at(coordinate(mesh, p)), mesh.rank_at(first), "");
+    refuse(tensor, name, mesh.rank_at(coordinate_at(mesh, p)), mesh.rank_at(first), "");
   }
 }
 

@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 
 #include "base/text.h"
 #include "intarsia/error.h"
-#include "layout/chunk.h"
 #include "tensor/exchange.h"
 #include "tensor/neutral.h"
 #include "world/flat.h"
@@ -22,6 +20,13 @@ using Tensors = std::vector<at::Tensor>;
 
 // ---- steps that send nothing -----------------------------------------------------------------
 
+/// Copies what a rank keeps of its old piece to its place in the new one.
+void bring(const at::Tensor& made, const at::Tensor& old, const MemberRoute& m) {
+  for (const Block& b : m.to[0].blocks) {
+    block_of(made, b.sizes, m.after, b.in_new).copy_(block_of(old, b.sizes, m.before, b.in_old));
+  }
+}
+
 at::Tensor slice(const at::Tensor& piece, const MemberRoute& m) {
   const Part& part = m.to[0];
   const at::Tensor old = flat::plain(piece);
@@ -30,9 +35,7 @@ at::Tensor slice(const at::Tensor& piece, const MemberRoute& m) {
     return block_of(old, part.blocks[0].sizes, m.before, part.blocks[0].in_old).contiguous();
   }
   const at::Tensor made = at::empty(to_ref(m.after), old.options());
-  for (const Block& b : part.blocks) {
-    block_of(made, b.sizes, m.after, b.in_new).copy_(block_of(old, b.sizes, m.before, b.in_old));
-  }
+  bring(made, old, m);
   return made;
 }
 
@@ -44,9 +47,7 @@ at::Tensor make_term(const at::Tensor& piece, const MemberRoute& m, const Step& 
   if (m.before != m.after || m.to[0].count != elements(m.after)) {
     const at::Tensor old = flat::plain(piece);
     term = neutral_piece(m.after, step.after, old.options());
-    for (const Block& b : m.to[0].blocks) {
-      block_of(term, b.sizes, m.after, b.in_new).copy_(block_of(old, b.sizes, m.before, b.in_old));
-    }
+    bring(term, old, m);
   }
   for (const std::int8_t a : step.axes) {
     const auto axis = static_cast<std::size_t>(a);

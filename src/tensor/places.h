@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "intarsia/layout.h"
+#include "layout/coordinates.h"
 
 namespace intarsia {
 
@@ -27,14 +28,8 @@ class Places {
   }
 
   Coordinate at(std::size_t place) const {
-    Coordinate out(mesh_.axes(), 0);
-    auto rest = static_cast<std::int64_t>(place);
-    for (std::size_t i = axes_.size(); i-- > 0;) {
-      const auto axis = static_cast<std::size_t>(axes_[i]);
-      out[axis] = rest % mesh_.size(axis);
-      rest /= mesh_.size(axis);
-    }
-    return out;
+    return coordinate_along(mesh_, axes_, static_cast<std::int64_t>(place),
+                            Coordinate(mesh_.axes(), 0));
   }
 
   std::size_t of(const Coordinate& at) const {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "intarsia/between.h"
-#include "layout/chunk.h"
+#include "layout/coordinates.h"
 
 namespace intarsia {
 namespace {
@@ -60,12 +60,7 @@ std::vector<Coordinate> group_of(const Mesh& mesh, const AxisList& axes, const C
   for (const std::int8_t a : axes) n *= mesh.size(static_cast<std::size_t>(a));
   std::vector<Coordinate> out(static_cast<std::size_t>(n), at);
   for (std::int64_t i = 0; i < n; ++i) {
-    std::int64_t rest = i;
-    for (std::size_t x = axes.size(); x-- > 0;) {
-      const auto a = static_cast<std::size_t>(axes[x]);
-      out[static_cast<std::size_t>(i)][a] = rest % mesh.size(a);
-      rest /= mesh.size(a);
-    }
+    out[static_cast<std::size_t>(i)] = coordinate_along(mesh, axes, i, at);
   }
   return out;
 }
@@ -289,11 +284,8 @@ namespace {
 
 std::vector<std::int64_t> ranks_of(const Mesh& mesh) {
   std::vector<std::int64_t> out;
-  AxisList all;
-  for (std::size_t a = 0; a < mesh.axes(); ++a) all.push_back(static_cast<std::int8_t>(a));
-  for (const Coordinate& at : group_of(mesh, all, Coordinate(mesh.axes(), 0))) {
-    out.push_back(mesh.rank_at(at));
-  }
+  for (std::int64_t i = 0; i < mesh.size(); ++i)
+    out.push_back(mesh.rank_at(coordinate_at(mesh, i)));
   return out;
 }
 

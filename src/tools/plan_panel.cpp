@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "intarsia/boxes.h"
+#include "layout/coordinates.h"
 #include "plan/report.h"
 
 namespace intarsia::tools {
@@ -26,12 +27,6 @@ std::vector<std::string> rank_words(std::vector<std::int64_t> ranks) {
   }
   for (std::size_t i = 0; i + 1 < out.size(); ++i) out[i] += ",";
   return out;
-}
-
-Coordinate coordinate(const Mesh& mesh, std::int64_t index) {
-  Coordinate at(mesh.axes(), 0);
-  for (std::size_t a = mesh.axes(); a-- > 0; index /= mesh.size(a)) at[a] = index % mesh.size(a);
-  return at;
 }
 
 std::vector<Cell> cells_of(const Boxes& held, const Face& face) {
@@ -67,14 +62,8 @@ std::set<std::int64_t> cuts_along(const Layout& layout, const Shape& shape,
   std::int64_t ranks = 1;
   for (const std::int8_t a : axes) ranks *= layout.mesh().size(static_cast<std::size_t>(a));
   for (std::int64_t i = 0; i < ranks; ++i) {
-    Coordinate at(layout.mesh().axes(), 0);
-    std::int64_t rest = i;
-    for (const std::int8_t a : axes) {
-      const std::int64_t size = layout.mesh().size(static_cast<std::size_t>(a));
-      at[static_cast<std::size_t>(a)] = rest % size;
-      rest /= size;
-    }
-    const Boxes held = boxes(layout, shape, at);
+    const Coordinate first(layout.mesh().axes(), 0);
+    const Boxes held = boxes(layout, shape, coordinate_along(layout.mesh(), axes, i, first));
     for (const Range& run : held.runs(*dim)) out.insert(run.begin);
     if (out.size() > kMostCuts) return {};
   }
@@ -119,7 +108,7 @@ void show_each_rank(Panel& panel, const Shape& shape, const Face& face) {
   const Mesh& mesh = panel.layout.mesh();
   std::vector<std::int64_t> idle;
   for (std::int64_t i = 0; i < mesh.size(); ++i) {
-    const Coordinate at = coordinate(mesh, i);
+    const Coordinate at = coordinate_at(mesh, i);
     const auto cells = cells_of(boxes(panel.layout, shape, at), face);
     if (cells.empty()) idle.push_back(mesh.rank_at(at));
     for (const Cell& cell : cells) {
@@ -139,7 +128,7 @@ void show_first_rank(Panel& panel, const Shape& shape, const Face& face) {
   const Mesh& mesh = panel.layout.mesh();
   panel.row_cuts = cuts_along(panel.layout, shape, face.down);
   panel.column_cuts = cuts_along(panel.layout, shape, face.right);
-  panel.of_first_rank = cells_of(boxes(panel.layout, shape, coordinate(mesh, 0)), face);
+  panel.of_first_rank = cells_of(boxes(panel.layout, shape, coordinate_at(mesh, 0)), face);
   const auto left_out = [&](const std::set<std::int64_t>& cuts, std::optional<std::size_t> dim) {
     return dim && shape[*dim] > 0 && cuts.empty();
   };
