@@ -75,6 +75,12 @@ std::vector<at::Tensor> redistribute_together(const std::vector<at::Tensor>& ten
 /// COLLECTIVE: all ranks of both meshes.
 at::Tensor redistribute_between(const at::Tensor& tensor, const Layout& layout);
 
+/// The same for many tensors of one world: one exchange for all tensors of a dtype, over the ranks
+/// of all their meshes. All of these ranks pass the same list; who is outside a tensor's mesh holds
+/// a tensor without pieces. COLLECTIVE: all ranks of the meshes.
+std::vector<at::Tensor> redistribute_between(const std::vector<at::Tensor>& tensors,
+                                             const std::vector<Layout>& layouts);
+
 /// How a tensor would get to another layout: steps, bytes, time, memory. Communicates nothing.
 std::string explain(const at::Tensor& tensor, const Layout& layout);
 

@@ -110,6 +110,11 @@ at::Tensor randint(std::int64_t low, std::int64_t high, at::IntArrayRef sizes, c
 at::Tensor randperm(std::int64_t n, const Layout& layout, World& world,
                     at::TensorOptions options = {});
 
+/// Gradients of leaves end in the leaf's layout. torch drops what sees to that when the first hook
+/// is added to a tensor: this puts it back, and so does the next use. The Python package calls it
+/// by itself; in C++ it is needed where a hook is added between forward and backward.
+void keep_gradient_layout(const at::Tensor& tensor);
+
 /// Code on plain local tensors between distributed ones.
 ///
 /// Inputs are moved to `in`, `body` gets this rank's pieces and returns its pieces of the outputs,

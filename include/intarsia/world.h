@@ -32,6 +32,13 @@ class Wire;
 struct Topology;
 struct HostedGroups;
 
+/// How slow a wire shall be, for tests and to ask what a slower one would cost: no collective is
+/// done before `latency + bytes / bytes_per_second`, and those of one group follow each other.
+struct WireDelay {
+  std::chrono::microseconds latency{0};
+  double bytes_per_second = 0;  ///< 0: only the latency counts
+};
+
 struct WorldOptions {
   /// "gloo", "nccl" or "ucc"; empty: the usual one for the device.
   std::string backend = {};
@@ -46,6 +53,9 @@ struct WorldOptions {
   /// A file with what moving data costs (see Topology), by which redistributions are planned. Rank
   /// 0 reads it for all. Empty: what the variable INTARSIA_TOPOLOGY names, or Topology::standard().
   std::string topology = {};
+  /// Delays every collective. Unset: what the variable INTARSIA_WIRE_DELAY says, as
+  /// `latency_us,bytes_per_second`, or no delay.
+  std::optional<WireDelay> wire_delay = std::nullopt;
 };
 
 /// A rank that lives in this process, and its place in a group.
@@ -107,6 +117,8 @@ struct WorldParts {
   /// Other ranks of the world live in this process too, as threads: what is one per process, such
   /// as torch's default generator, is then not one per rank.
   bool shares_process = false;
+  /// Tensors have sizes and no values, and nothing is sent: see simulate.h.
+  bool simulated = false;
   /// Runs last when the world closes.
   std::function<void()> on_close = {};
 };
@@ -146,7 +158,14 @@ class World : public std::enable_shared_from_this<World> {
   std::int64_t size() const { return parts_.size; }
   std::span<const std::int64_t> hosted() const { return parts_.hosted; }
   int local_rank() const { return parts_.local_rank; }
+  /// Where distributed tensors say that they are.
   at::Device device() const { return parts_.device; }
+  /// Where their pieces are: there, or, in a simulated world, on the meta device.
+  at::Device piece_device() const {
+    return parts_.simulated ? at::Device(at::kMeta) : parts_.device;
+  }
+  /// Whether it plays one rank of a world without the others and without values.
+  bool simulated() const { return parts_.simulated; }
   bool shares_process() const { return parts_.shares_process; }
   /// Whether every rank lives in this process, and all move together.
   bool in_lockstep() const { return parts_.hosted.size() > 1; }
@@ -160,7 +179,9 @@ class World : public std::enable_shared_from_this<World> {
 
   /// The groups along the named axes of a mesh, fused into one when there are several: the first
   /// varies slowest. Communicates nothing. REQUIRES: the mesh holds only ranks of this world.
-  Comm along(const Mesh& mesh, std::span<const std::string> axes);
+  /// `purpose`: groups of the same ranks for different purposes are different groups, so that calls
+  /// for one need no common order with those for the other.
+  Comm along(const Mesh& mesh, std::span<const std::string> axes, std::string_view purpose = {});
   Comm along(const Mesh& mesh, std::initializer_list<std::string> axes);
   /// One group of all ranks.
   Comm everyone();
@@ -189,7 +210,7 @@ class World : public std::enable_shared_from_this<World> {
   explicit World(WorldParts parts);
   std::shared_ptr<Comm::Slot> slot_for(const std::string& name, const Mesh& group,
                                        std::int64_t index);
-  Comm hosted_along(const Mesh& mesh, std::span<const std::string> axes);
+  Comm hosted_along(const Mesh& mesh, std::span<const std::string> axes, std::string_view purpose);
 
   WorldParts parts_;
   std::shared_ptr<Ledger> ledger_;

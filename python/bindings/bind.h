@@ -49,7 +49,12 @@ void bind_world(py::module_& m);
 void bind_tensor(py::module_& m);
 void bind_communication(py::module_& m);
 void bind_rule(py::module_& m);
+void bind_simulate(py::module_& m);
 void bind_prove(py::module_& m);
+void bind_fully_shard(py::module_& m);
+void bind_optim(py::module_& m);
+void bind_replicate(py::module_& m);
+void bind_tensor_parallel(py::module_& m);
 
 template <class T>
 py::tuple to_tuple(const T& values) {

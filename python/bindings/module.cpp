@@ -48,5 +48,10 @@ PYBIND11_MODULE(_C, m) {
   intarsia::bind_tensor(m);
   intarsia::bind_communication(m);
   intarsia::bind_rule(m);
+  intarsia::bind_simulate(m);
   intarsia::bind_prove(m);
+  intarsia::bind_fully_shard(m);
+  intarsia::bind_optim(m);
+  intarsia::bind_replicate(m);
+  intarsia::bind_tensor_parallel(m);
 }

@@ -51,6 +51,7 @@ void bind_questions(py::module_& m) {
       "world_of", [](const at::Tensor& t) { return world_of(t).shared_from_this(); }, "tensor"_a);
   m.def("describe", &describe, "tensor"_a, WithoutGil());
   m.def("show", &show, "tensor"_a, WithoutGil());
+  m.def("keep_gradient_layout", &keep_gradient_layout, "tensor"_a);
 }
 
 void bind_moves(py::module_& m) {
@@ -92,7 +93,12 @@ void bind_moves(py::module_& m) {
         py::overload_cast<const at::Tensor&, const Layout&>(&start_redistribute), "tensor"_a,
         "layout"_a, WithoutGil());
   m.def("redistribute_together", &redistribute_together, "tensors"_a, "layouts"_a, WithoutGil());
-  m.def("redistribute_between", &redistribute_between, "tensor"_a, "layout"_a, WithoutGil());
+  m.def("redistribute_between",
+        py::overload_cast<const at::Tensor&, const Layout&>(&redistribute_between), "tensor"_a,
+        "layout"_a, WithoutGil());
+  m.def("redistribute_between",
+        py::overload_cast<const Tensors&, const std::vector<Layout>&>(&redistribute_between),
+        "tensors"_a, "layouts"_a, WithoutGil());
   m.def("explain", &explain, "tensor"_a, "layout"_a);
   m.def("assert_replicas", &assert_replicas, "tensor"_a, "name"_a = "", WithoutGil());
   m.def(

@@ -117,6 +117,7 @@ void bind_world_class(py::module_& m) {
       .def("size", &World::size)
       .def("hosted", [](const World& self) { return to_tuple(self.hosted()); })
       .def("in_lockstep", &World::in_lockstep)
+      .def("simulated", &World::simulated)
       .def("local_rank", &World::local_rank)
       .def("device", &World::device)
       .def("timeout",

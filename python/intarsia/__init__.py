@@ -10,6 +10,7 @@ from ._C import (
     CounterExample,
     Launcher,
     Layout,
+    MemoryMeter,
     Mesh,
     MissingRow,
     ModuleScope,
@@ -17,6 +18,7 @@ from ._C import (
     Placement,
     PlainTensors,
     Plan,
+    Prediction,
     Proof,
     Question,
     Range,
@@ -60,8 +62,20 @@ from ._communication import (
     set_plain_tensors,
 )
 from ._dtensor import from_dtensor, to_dtensor
+from ._fully_shard import Sharding, fully_shard
+from ._optim import (
+    Muon,
+    balanced_owners,
+    check_optimizer,
+    clip_grad_norm_,
+    get_grad_norm,
+    orthogonalize,
+    total_norm,
+)
 from ._parallelize import parallelize
+from ._predict import predict, simulate
 from ._prove import Rule, add_rule, prove, prove_case
+from ._replicate import Replica, replicate
 from ._tensor import (
     arange,
     boxes,
@@ -88,6 +102,23 @@ from ._tensor import (
     start_redistribute,
     to_layout,
     zeros,
+)
+from ._tensor_parallel import (
+    ModuleStyle,
+    TensorParallelPlan,
+    column,
+    llama_plan,
+    placed,
+    placed_input,
+    placed_output,
+    plan_layouts,
+    prepare_input,
+    prepare_output,
+    row,
+    sequence,
+    vocabulary,
+    wanted_input,
+    wanted_output,
 )
 from ._world import close, connect, init, lockstep, mesh, world
 

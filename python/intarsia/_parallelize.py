@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torch import Tensor, nn
 
 from . import _C
 from ._tensor import LayoutLike, to_layout
+from ._tensor_parallel import place_by_plan, plan_layouts
 from ._world import MeshLike, to_mesh
 from ._world import world as default_world
 
@@ -29,22 +30,20 @@ def _distributed(tensor: Tensor, layout: _C.Layout, world: _C.World) -> Tensor:
     return _C.distribute(tensor.detach(), layout, world)
 
 
-def parallelize(
+def place(
     module: nn.Module,
-    mesh: MeshLike,
-    layouts: Mapping[str, LayoutLike],
-    *,
-    world: _C.World | None = None,
+    mesh: _C.Mesh,
+    layouts: Mapping[str, LayoutLike] | _C.TensorParallelPlan,
+    world: _C.World | None,
+    stored: Callable[[str, Tensor, _C.Layout], _C.Layout],
+    where: str,
 ) -> nn.Module:
-    """Makes all parameters and buffers of a module distributed, in place, and returns the module.
-
-    `layouts` maps patterns of names, such as `layers.*.weight`, to layouts. The first that fits counts; what
-    none fits is replicated. A pattern that fits nothing is an error. Values must be the same on all ranks. A
-    parameter that is shared by several modules stays shared. For a module on torch.device("meta") no values
-    exist: pieces are allocated, and then each module's reset_parameters() is called, if it has one.
-    Communicates nothing.
-    """
-    on, ranks = to_mesh(mesh), world or default_world()
+    """Makes what is plain in a module distributed, in the layout that `stored` makes of the one that the patterns
+    give it. `where` begins messages."""
+    ranks = world or default_world()
+    if isinstance(layouts, _C.TensorParallelPlan):
+        plan, layouts = layouts, plan_layouts(module, layouts, mesh)
+        place_by_plan(module, plan)
     names: dict[int, list[str]] = {}  # by identity, so that what is shared stays shared
     for named in (module.named_parameters, module.named_buffers):
         for name, tensor in named(remove_duplicate=False):
@@ -53,7 +52,7 @@ def parallelize(
     for pattern in layouts:
         if not fnmatch.filter(every, pattern):
             raise ValueError(
-                f"[parallelize] {pattern!r} fits no parameter or buffer; there are {', '.join(every)}"
+                f"[{where}] {pattern!r} fits no parameter or buffer; there are {', '.join(every)}"
             )
     made: dict[int, Tensor] = {}
     unset = []  # modules whose values do not exist yet
@@ -63,7 +62,8 @@ def parallelize(
                 if old is None or _C.has_layout(old):
                     continue
                 if id(old) not in made:
-                    new = _distributed(old, _layout_for(names[id(old)], old, on, layouts), ranks)
+                    layout = _layout_for(names[id(old)], old, mesh, layouts)
+                    new = _distributed(old, stored(names[id(old)][0], old, layout), ranks)
                     made[id(old)] = type(old)(new, old.requires_grad) if table is part._parameters else new
                 if old.is_meta and part not in unset:
                     unset.append(part)
@@ -72,3 +72,22 @@ def parallelize(
         if hasattr(part, "reset_parameters"):
             part.reset_parameters()
     return module
+
+
+def parallelize(
+    module: nn.Module,
+    mesh: MeshLike,
+    layouts: Mapping[str, LayoutLike] | _C.TensorParallelPlan,
+    *,
+    world: _C.World | None = None,
+) -> nn.Module:
+    """Makes all parameters and buffers of a module distributed, in place, and returns the module.
+
+    `layouts` maps patterns of names, such as `layers.*.weight`, to layouts. The first that fits counts; what
+    none fits is replicated. A pattern that fits nothing is an error. With a plan of tensor parallelism in their
+    place, hooks also place what enters and leaves the modules that it names. Values must be the same on all ranks. A
+    parameter that is shared by several modules stays shared. For a module on torch.device("meta") no values
+    exist: pieces are allocated, and then each module's reset_parameters() is called, if it has one.
+    Communicates nothing.
+    """
+    return place(module, to_mesh(mesh), layouts, world, lambda name, tensor, layout: layout, "parallelize")

@@ -1,4 +1,5 @@
-"""The methods of torch.Tensor that C++ has no way to override: __repr__, __deepcopy__, __reduce_ex__, tolist, numpy.
+"""The methods of torch.Tensor that C++ has no way to override: __repr__, __deepcopy__, __reduce_ex__, tolist, numpy,
+register_hook.
 
 For plain tensors, and for all classes that have their own, they do what they did before.
 """
@@ -115,7 +116,7 @@ def install() -> None:
     if hasattr(Tensor.__repr__, "_intarsia"):
         return
     plain_repr, plain_deepcopy, plain_reduce = Tensor.__repr__, Tensor.__deepcopy__, Tensor.__reduce_ex__
-    plain_tolist, plain_numpy = Tensor.tolist, Tensor.numpy
+    plain_tolist, plain_numpy, plain_register_hook = Tensor.tolist, Tensor.numpy, Tensor.register_hook
     has_layout = _C.has_layout
 
     @functools.wraps(plain_repr)
@@ -145,7 +146,14 @@ def install() -> None:
             )
         return plain_numpy(self, force=force)
 
+    @functools.wraps(plain_register_hook)
+    def register_hook(self, hook):
+        handle = plain_register_hook(self, hook)
+        if has_layout(self):
+            _C.keep_gradient_layout(self)
+        return handle
+
     __repr__._intarsia = True
     Tensor.__repr__, Tensor.__deepcopy__, Tensor.__reduce_ex__ = __repr__, __deepcopy__, __reduce_ex__
-    Tensor.tolist, Tensor.numpy = tolist, numpy
+    Tensor.tolist, Tensor.numpy, Tensor.register_hook = tolist, numpy, register_hook
     torch.serialization.add_safe_globals([restore])  # for torch.load with weights_only

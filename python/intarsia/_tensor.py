@@ -7,6 +7,7 @@ Wherever a layout is wanted, a Layout, its text with the mesh (`[dp=2,tp=4] S(0)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -126,9 +127,18 @@ def redistribute_together(tensors: Sequence[Tensor], layouts: Sequence[LayoutLik
     )
 
 
-def redistribute_between(tensor: Tensor, layout: LayoutLike, *, mesh: MeshLike | None = None) -> Tensor:
-    """The same values on another mesh of the world; only what ranks do not hold already is sent. Outside
-    autograd. COLLECTIVE: all ranks of both meshes."""
+@overload
+def redistribute_between(tensor: Tensor, layout: LayoutLike, *, mesh: MeshLike | None = None) -> Tensor: ...
+@overload
+def redistribute_between(
+    tensor: Sequence[Tensor], layout: Sequence[LayoutLike], *, mesh: MeshLike | None = None
+) -> list[Tensor]: ...
+def redistribute_between(tensor, layout, *, mesh=None):
+    """The same values on another mesh of the world; only what ranks do not hold already is sent. For lists:
+    all tensors of a dtype in one exchange. Outside autograd. COLLECTIVE: all ranks of both meshes."""
+    if isinstance(tensor, (list, tuple)):
+        layouts = [to_layout(one, mesh, t.dim()) for t, one in zip(tensor, layout, strict=True)]
+        return _C.redistribute_between(list(tensor), layouts)
     return _C.redistribute_between(tensor, to_layout(layout, mesh, tensor.dim()))
 
 

@@ -79,10 +79,17 @@ def lockstep(mesh: MeshLike, *, device: torch.device | None = None) -> Iterator[
     Inside, the default world and mesh are these; afterwards the former ones are back, and the world of the
     block is closed. For code that does not branch on its rank; blocks may stand in each other.
     """
+    chosen = to_mesh(mesh)
+    with using(_C.lockstep_world(chosen.highest() + 1, device), chosen) as ranks:
+        yield ranks
+
+
+@contextlib.contextmanager
+def using(ranks: _C.World, mesh: _C.Mesh) -> Iterator[_C.World]:
+    """A block in which the default world and mesh are these. The world is closed at its end."""
     global _world, _mesh
-    chosen, before = to_mesh(mesh), (_world, _mesh)
-    ranks = _C.lockstep_world(chosen.highest() + 1, device)
-    _world, _mesh = ranks, chosen
+    before = (_world, _mesh)
+    _world, _mesh = ranks, mesh
     try:
         yield ranks
     finally:

@@ -12,6 +12,7 @@
 #include "tensor/decide.h"
 #include "tensor/dispatch.h"
 #include "tensor/ours.h"
+#include "tensor/simulated.h"
 #include "tensor/state.h"
 
 namespace intarsia {
@@ -129,8 +130,8 @@ struct Locals : torch::autograd::Function<Locals> {
       const at::Tensor& g = grads[w->one_for_all ? 0 : m];
       if (!g.defined()) {
         const Shape sizes = local_shape(w->grad_layout, w->spec->sizes, here[m]);
-        pieces.push_back(
-            at::zeros(to_ref(sizes), at::TensorOptions(w->world->device()).dtype(w->spec->dtype)));
+        pieces.push_back(at::zeros(
+            to_ref(sizes), at::TensorOptions(w->world->piece_device()).dtype(w->spec->dtype)));
       } else {
         pieces.push_back(w->one_for_all && m > 0 ? g.clone() : g.contiguous());
       }
@@ -145,7 +146,12 @@ struct FromLocals : torch::autograd::Function<FromLocals> {
     keep(ctx, where);
     const BelowAutograd below;
     Pieces pieces;
-    for (const at::Tensor& p : list) pieces.push_back(in_order(at::alias(p), *where->spec));
+    const bool simulated = where->world->simulated();
+    for (const at::Tensor& p : list) {
+      // What shares its memory holds it, when the caller has dropped the tensor.
+      const at::Tensor piece = simulated && !p.is_meta() ? p.to(at::kMeta) : at::alias(p);
+      pieces.push_back(in_order(piece, *where->spec));
+    }
     at::Tensor out =
         make_tensor(where->world, TensorState::of(*where->world), where->spec, std::move(pieces));
     impl_of(out).expose();
@@ -167,8 +173,9 @@ struct Distribute : torch::autograd::Function<Distribute> {
   static at::Tensor forward(AutogradContext*, const at::Tensor& whole, const WherePtr& where) {
     const BelowAutograd below;
     // Autograd's zero tensors have no memory.
-    const at::Tensor real =
-        whole._is_zerotensor() ? at::zeros(whole.sizes(), whole.options()) : whole;
+    const at::Tensor real = where->world->simulated() ? stand_in(whole)
+                            : whole._is_zerotensor()  ? at::zeros(whole.sizes(), whole.options())
+                                                      : whole;
     Pieces pieces;
     for (const Coordinate& at : hosted_coordinates(*where->world, where->spec->layout.mesh())) {
       const at::Tensor piece = cut_piece(real, where->spec->layout, at);
@@ -203,23 +210,49 @@ Shape even_sizes(std::string_view where, const at::Tensor& piece, const Layout& 
   return sizes;
 }
 
+/// The gradient of a leaf in the leaf's layout. The leaf outlives its hook, and may be laid out
+/// anew: so it is asked each time.
+at::Tensor laid_out(DistributedImpl& leaf, const at::Tensor& grad) {
+  const Layout layout = without_partial(leaf.spec()->layout);
+  const bool elsewhere =
+      leaf.extra() && leaf.extra()->on_use && leaf.extra()->on_use->takes_gradients;
+  if (elsewhere || !grad.defined()) return grad;
+  if (!is_ours(grad)) return distribute(grad, layout, leaf.world());
+  if (impl_of(grad).spec()->layout == layout) return grad;
+  if (!grad.requires_grad()) return moved(grad, layout, {.op = "gradient", .implicit = false});
+  return redistribute(grad, layout);
+}
+
+/// The hook that does so.
+class LayOutGradient final : public torch::autograd::FunctionPreHook {
+ public:
+  explicit LayOutGradient(DistributedImpl& leaf) : leaf_(leaf) {}
+  variable_list operator()(const variable_list& grads) override {
+    return {laid_out(leaf_, grads[0])};
+  }
+
+ private:
+  DistributedImpl& leaf_;
+};
+
 }  // namespace
 
 void attach_leaf_hook(const at::Tensor& tensor) {
+  if (!tensor.requires_grad() || !tensor.is_leaf()) return;
   DistributedImpl& impl = impl_of(tensor);
-  if (impl.hooked || !tensor.requires_grad() || !tensor.is_leaf()) return;
+  // Adding the first hook of Python, or the first of C++, drops all others: so ours is looked for
+  // each time, and put last.
+  auto& hooks = torch::autograd::impl::hooks(tensor);
+  if (!hooks.empty() && hooks.back().get() == impl.gradient_hook) return;
   // Views made without grad mode look like leaves. Other leaves count there too: that is where
   // autograd functions of users have their forward.
   if (!at::GradMode::is_enabled() && tensor.is_view()) return;
-  impl.hooked = true;
-  // The leaf outlives its hook, and may be laid out anew: so ask it each time.
-  tensor.register_hook([leaf = &impl](const at::Tensor& grad) -> at::Tensor {
-    const Layout layout = without_partial(leaf->spec()->layout);
-    if (!grad.defined() || (is_ours(grad) && impl_of(grad).spec()->layout == layout)) return grad;
-    if (!is_ours(grad)) return distribute(grad, layout, leaf->world());
-    if (!grad.requires_grad()) return moved(grad, layout, {.op = "gradient", .implicit = false});
-    return redistribute(grad, layout);
-  });
+  hooks.push_back(std::make_unique<LayOutGradient>(impl));
+  impl.gradient_hook = hooks.back().get();
+}
+
+void keep_gradient_layout(const at::Tensor& tensor) {
+  if (is_ours(tensor)) attach_leaf_hook(tensor);
 }
 
 bool has_layout(const at::Tensor& tensor) { return is_ours(tensor); }
@@ -433,6 +466,7 @@ std::vector<at::Tensor> local_region(
   for (std::size_t m = 0; m < pieces[0].size(); ++m) {
     std::vector<at::Tensor> mine;
     for (const auto& list : pieces) mine.push_back(list[m]);
+    const c10::impl::ExcludeDispatchKeyGuard counted{c10::DispatchKeySet(kPieces)};
     const std::vector<at::Tensor> made = body(mine);
     if (made.size() != region.out.size()) {
       fail<ValueError>(name, "the body returned ", made.size(), " tensors where `out` has ",

@@ -5,8 +5,8 @@
 
 namespace intarsia {
 
-/// For a leaf that requires a gradient, the first time it is seen in grad mode: makes the gradient
-/// end in the leaf's layout, with one move per backward. Nothing for other tensors, or again.
+/// For a leaf that requires a gradient and is used in grad mode: makes the gradient end in the
+/// leaf's layout, with one move per backward. Nothing for other tensors, or again.
 void attach_leaf_hook(const at::Tensor& tensor);
 
 }  // namespace intarsia

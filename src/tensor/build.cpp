@@ -142,8 +142,8 @@ void materialise(DistributedImpl& impl, const Layout& layout) {
   Pieces pieces;
   for (const Coordinate& at : hosted_coordinates(impl.world(), layout.mesh())) {
     const Shape sizes = local_shape(layout, spec->sizes, at);
-    pieces.push_back(
-        at::empty(to_ref(sizes), at::TensorOptions(impl.world().device()).dtype(spec->dtype)));
+    pieces.push_back(at::empty(to_ref(sizes),
+                               at::TensorOptions(impl.world().piece_device()).dtype(spec->dtype)));
   }
   impl.replace(spec, std::move(pieces));
   const at::Tensor self(

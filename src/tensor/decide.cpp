@@ -9,6 +9,7 @@
 #include "intarsia/error.h"
 #include "rules/choose.h"
 #include "tensor/local_forms.h"
+#include "tensor/simulated.h"
 #include "tensor/state.h"
 
 namespace intarsia {
@@ -294,7 +295,7 @@ void find_skips(const Frame& f, Decision& d, const std::vector<Coordinate>& here
 bool is_simple(const Frame& f, const Decision& d, const std::vector<Coordinate>& here) {
   const bool same_op = !d.local_call && !d.beforehand && !d.afterwards && !d.decomposes;
   const bool stays = d.moves.empty() && d.skip.empty() && !d.brings_back && !d.moves_view;
-  return here.size() == 1 && same_op && stays && !d.open_results && !f.info.has_out;
+  return here.size() == 1 && same_op && stays && !d.by_spec && !d.open_results && !f.info.has_out;
 }
 
 }  // namespace
@@ -350,6 +351,7 @@ Decision decide(const Frame& f) {
   }
   const auto here = hosted_coordinates(f.lead->world(), f.mesh());
   find_skips(f, d, here);
+  if (f.lead->world().simulated()) leave_out_values(f, d);
   d.simple = is_simple(f, d, here);
   return d;
 }

@@ -101,6 +101,8 @@ struct Decision {
   /// Some hosted rank has an empty piece of a tensor that is not empty: results are made without
   /// running the op, for that rank.
   std::vector<bool> skip;
+  /// Pieces have no values: results are made by their specs.
+  bool by_spec = false;
   /// The local op runs on pieces without elements too.
   bool runs_empty = false;
   /// Ops without a rule: specs are taken from the results.

@@ -20,6 +20,7 @@
 #include "tensor/plain.h"
 #include "tensor/random.h"
 #include "tensor/state.h"
+#include "tensor/translating.h"
 
 namespace intarsia {
 namespace {
@@ -63,22 +64,102 @@ void run_reshape_in_place(Frame& f) {
   f.finish(self);
 }
 
+const OnUse* on_use(const Frame::Tensor& t) {
+  if (t.impl == nullptr || !t.impl->extra()) return nullptr;
+  const OnUse* use = t.impl->extra()->on_use.get();
+  return use != nullptr && use->holds() ? use : nullptr;
+}
+
+/// Whether tensors that are stored otherwise are used by this call, and not only looked after as an
+/// optimizer does: something else than stored tensors takes part, nothing stored is written, and
+/// it is no element-wise op on tensors that lie as they are stored (gradients, moments).
+bool uses_stored(const Frame& f) {
+  if (f.info.family != Family::rule && f.info.family != Family::fallback) return false;
+  bool others = false;
+  bool lie_alike = f.info.op.hasTag(at::Tag::pointwise);
+  const Frame::Tensor* stored = nullptr;
+  for (const Frame::Tensor& t : f.tensors) {
+    if (on_use(t) == nullptr) continue;
+    if (t.written) return false;
+    stored = &t;
+  }
+  for (const Frame::Tensor& t : f.tensors) {
+    if (!t.given() || on_use(t) != nullptr) continue;
+    if (t.impl == nullptr) {
+      others |= t.tensor->dim() > 0;
+      lie_alike &= t.tensor->dim() == 0;
+    } else {
+      others = true;
+      lie_alike &= t.impl->spec()->layout == stored->impl->spec()->layout &&
+                   t.impl->spec()->sizes == stored->impl->spec()->sizes;
+    }
+  }
+  return others && !lie_alike;
+}
+
+/// Replaces stored tensors among the arguments by what they are in use.
+void bring_into_use(Frame& f) {
+  std::size_t operand = 0;
+  for (std::size_t i = 0; i < f.info.arguments.size(); ++i) {
+    c10::IValue& value = f.stack[f.base + i];
+    if (f.info.arguments[i].kind == ArgumentKind::tensor) {
+      if (const OnUse* use = on_use(f.tensors[operand++])) value = use->tensor();
+    } else if (f.info.arguments[i].kind == ArgumentKind::tensor_list && !value.isNone()) {
+      const auto elements = value.toListRef();
+      const bool optional = !value.isTensorList();
+      c10::List<at::Tensor> list;
+      c10::List<std::optional<at::Tensor>> optionals;
+      for (std::size_t k = 0; k < elements.size(); ++k) {
+        const OnUse* use = on_use(f.tensors[operand++]);
+        if (optional) {
+          optionals.push_back(use != nullptr         ? std::optional(use->tensor())
+                              : elements[k].isNone() ? std::nullopt
+                                                     : std::optional(elements[k].toTensor()));
+        } else {
+          list.push_back(use != nullptr ? use->tensor() : elements[k].toTensor());
+        }
+      }
+      value = optional ? c10::IValue(std::move(optionals)) : c10::IValue(std::move(list));
+    }
+  }
+}
+
+void run_decided(Frame& f, bool stored);
+
+/// A cast of a stored tensor comes from where the tensor does: what is gathered has few bytes.
+void run_cast_of_stored(Frame& f) {
+  OnUse use = on_use(f.tensors[0])->then(f.info.op, f.arguments().subspan(1));
+  if (!use.cast_after) use.cast_after = use.source->writes();
+  run_decided(f, true);
+  const at::Tensor& cast = f.stack[f.base].toTensor();
+  impl_of(cast).need_extra().on_use = std::make_unique<OnUse>(std::move(use));
+}
+
 void run(const OpInfo& info, torch::jit::Stack& stack) {
   Frame f(info, stack);
   TORCH_INTERNAL_ASSERT(f.lead != nullptr, info.name, " reached us without a tensor of ours");
   bool deferred = false;
+  bool stored = false;
   for (const Frame::Tensor& t : f.tensors) {
-    if (t.impl == nullptr) {
-      if (t.given()) note_plain(f, *t.tensor);
-      continue;
-    }
+    if (t.impl == nullptr) continue;
     if (t.impl->extra()) {
       check_operand(f, t);
       deferred |= t.impl->extra()->recipe != nullptr;
+      stored |= t.impl->extra()->on_use != nullptr;
     }
-    if (!t.impl->hooked && t.impl->autograd_meta() != nullptr) attach_leaf_hook(*t.tensor);
+    if (t.impl->autograd_meta() != nullptr) attach_leaf_hook(*t.tensor);
+  }
+  if (stored && uses_stored(f)) {
+    bring_into_use(f);
+    return run(info, stack);
+  }
+  for (const Frame::Tensor& t : f.tensors) {
+    if (t.impl == nullptr && t.given()) note_plain(f, *t.tensor);
   }
   if (deferred) materialise_operands(f);
+  if (stored && info.base_name == "_to_copy" && on_use(f.tensors[0]) != nullptr) {
+    return run_cast_of_stored(f);
+  }
   switch (info.family) {
     case Family::random:
       return run_random(f);
@@ -90,23 +171,37 @@ void run(const OpInfo& info, torch::jit::Stack& stack) {
     default:
       break;
   }
+  run_decided(f, stored);
+}
+
+/// Runs an op as the cache says, or as is decided now.
+void run_decided(Frame& f, bool stored) {
+  const OpInfo& info = f.info;
+  torch::jit::Stack& stack = f.stack;
   auto& cache = f.state().decisions();
   using Cache = BoundedCache<Decision>;
   const Cache::Key key(f.key.data(), f.key.size());
   const std::uint64_t hash = Cache::hash(key);
   const auto known = cache.find(key, hash);
   const bool is_view = info.family == Family::view;
-  // Views of partial tensors remember how they were made, for which the arguments must last.
-  const bool needs_care = is_view ? f.lead->spec()->partial : info.in_place && f.lead->extra();
+  // Views of partial and of stored tensors remember how they were made, for which the arguments
+  // must last.
+  const bool needs_care =
+      is_view ? f.lead->spec()->partial || stored : info.in_place && f.lead->extra();
   if (known && known->simple && !needs_care) {
     execute_simple(f, *known);
   } else if (known && known->by_formula) {
     execute_formula(f, *known);
-  } else if (known && !known->decomposes) {
+  } else if (known && !known->decomposes && !(stored && known->moves_view)) {
     execute(f, const_cast<Decision&>(*known), false);
   } else {
     const auto made =
         known ? std::const_pointer_cast<Decision>(known) : std::make_shared<Decision>(decide(f));
+    if (stored && is_view && made->moves_view) {
+      // A view that its storage has no piece of: a view of what is used.
+      bring_into_use(f);
+      return run(info, stack);
+    }
     if (made->decomposes) {
       if (!known) cache.insert(key, hash, made);
       info.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
@@ -128,20 +223,6 @@ void run(const OpInfo& info, torch::jit::Stack& stack) {
   auto& autograd = c10::AutogradState::get_tls_state();
   const bool replay = is_view && autograd.get_grad_mode();
   if (autograd.get_view_replay_enabled() != replay) autograd.set_view_replay_enabled(replay);
-}
-
-/// Our errors as those that ATen's users expect.
-template <class Function>
-void translating(Function&& call) {
-  try {
-    call();
-  } catch (const ValueError& e) {
-    throw c10::ValueError({__func__, __FILE__, __LINE__}, e.what());
-  } catch (const UnsupportedError& e) {
-    throw c10::NotImplementedError({__func__, __FILE__, __LINE__}, e.what());
-  } catch (const WorldError& e) {
-    throw c10::DistError({__func__, __FILE__, __LINE__}, e.what());
-  }
 }
 
 /// What is known about one op, read again when its rule changes.
@@ -207,7 +288,12 @@ void register_all() {
     if (!name.name.starts_with("aten::")) continue;
     const auto op = dispatcher.findOp(name);
     if (!op || !op->hasSchema()) continue;
-    if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
+    // What is composed of others is left to ATen; some of it, such as silu_backward, has kernels
+    // too.
+    if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+        !(op->hasKernelForDispatchKey(c10::DispatchKey::CPU) && rule_of(*op) != nullptr)) {
+      continue;
+    }
     kept->push_back(dispatcher.registerImpl(
         name, kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<OpKernel>()),
         std::nullopt, nullptr, "Intarsia"));

@@ -20,6 +20,9 @@ at::Tensor block_of(const at::Tensor& flat, const Shape& block, const Shape& siz
 
 namespace {
 
+/// Not in simulated worlds, where groups may be large: what would be copied need not be looked up.
+bool has_values(const at::Tensor& t) { return !t.is_meta(); }
+
 using Tensors = std::vector<at::Tensor>;
 using Lease = std::shared_ptr<at::Tensor>;
 
@@ -117,6 +120,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   at::Tensor parts_to_send(std::size_t m, const Counts& counts, bool without_own) {
     if (sends_in_place(m)) return moving_[0].old[m].view(-1);
     const at::Tensor out = lend(total(counts));
+    if (!has_values(out)) return out;
     std::int64_t at = 0;
     for (std::size_t j = 0; j < counts.size(); ++j) {
       for (const Moving& t : moving_) {
@@ -162,7 +166,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   std::vector<Tensors> finish(const Tensors& landed, const std::vector<Counts>& counts) {
     for (std::size_t m = 0; m < members_; ++m) {
-      if (lands_in_place(m)) continue;
+      if (lands_in_place(m) || !has_values(landed[m])) continue;
       std::int64_t at = 0;
       for (std::size_t j = 0; j < counts[m].size(); ++j) {
         if (counts[m][j] == 0) continue;
@@ -190,7 +194,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
           continue;
         }
         const std::int64_t count = elements(route(t, m).after);
-        const Tensors terms = t.made[m].view({t.step->terms, count}).unbind(0);
+        const at::Tensor rows = t.made[m].view({t.step->terms, count});
+        const Tensors terms = has_values(rows) ? rows.unbind(0) : Tensors{rows[0]};
         t.made[m] =
             from_terms(combine(terms, t.step->how), t.step->how, t.step->terms, t.type).view(sizes);
       }

@@ -7,6 +7,7 @@
 #include "intarsia/boxes.h"
 #include "tensor/decide.h"
 #include "tensor/neutral.h"
+#include "tensor/simulated.h"
 #include "tensor/state.h"
 
 namespace intarsia {
@@ -41,6 +42,10 @@ void share_extra(const Frame& f, const at::Tensor& out, const at::Tensor* moved,
     }
   }
   if (!base.extra()) return;
+  if (base.extra()->on_use && f.info.returns == 1 && !in_list) {
+    view.need_extra().on_use =
+        std::make_unique<OnUse>(base.extra()->on_use->then(f.info.op, f.arguments().subspan(1)));
+  }
   if (base.extra()->exposed) view.expose();
   if (base.extra()->window) {
     const Extra::Window& w = *base.extra()->window;
@@ -101,7 +106,8 @@ class Run {
       if (t.is_out) {
         for (std::size_t m = 0; m < members_; ++m) pieces_[i].push_back(piece_for_out(i, m));
       } else if (t.impl == nullptr) {
-        const Pieces whole(members_, *t.tensor);
+        const bool simulated = f_.lead->world().simulated();
+        const Pieces whole(members_, simulated ? stand_in(*t.tensor) : *t.tensor);
         pieces_[i] = plan != nullptr ? f_.state().move(d_.in[i], whole, plan, reason()) : whole;
       } else {
         pieces_[i] = plan == nullptr ? t.impl->pieces()
@@ -188,21 +194,132 @@ class Run {
 
   void run_member(std::size_t m) {
     Stack stack;
-    if (!d_.skip.empty() && d_.skip[m]) {
+    if (d_.by_spec) {
+      stack = made_without_values(m);
+    } else if (!d_.skip.empty() && d_.skip[m]) {
       stack = made_without_running(m);
     } else {
       stack = local_stack(m);
       assert_local(stack);
-      if (d_.local_call) {
-        d_.local_call(m, stack);
-      } else {
-        (d_.local_op ? *d_.local_op : f_.info.op).callBoxed(&stack);
-      }
+      call_local(m, stack);
     }
     local_results_.push_back(stack);
     results_.resize(std::max(results_.size(), stack.size()));
     for (std::size_t r = 0; r < stack.size(); ++r) {
       if (stack[r].isTensor()) results_[r].push_back(stack[r].toTensor());
+    }
+  }
+
+  void call_local(std::size_t m, Stack& stack) const {
+    try {
+      if (d_.local_call) {
+        d_.local_call(m, stack);
+      } else {
+        (d_.local_op ? *d_.local_op : f_.info.op).callBoxed(&stack);
+      }
+    } catch (const c10::NotImplementedError&) {
+      if (!f_.lead->world().simulated()) throw;
+      f_.refuse(
+          "its results cannot be told without values: torch has no kernel of it for the meta "
+          "device "
+          "in this process",
+          "predict from Python, where torch has more of them, or choose other layouts");
+    }
+  }
+
+  /// The results in a simulated world. A form of ours runs, where torch can do so without values:
+  /// what it needs meanwhile counts as memory.
+  Stack made_without_values(std::size_t m) {
+    if (!d_.local_call) return made_by_spec(m);
+    Stack stack = local_stack(m);
+    try {
+      d_.local_call(m, stack);
+      return stack;
+    } catch (const c10::NotImplementedError&) {
+      d_.local_call = nullptr;  // nor the next time
+      return made_by_spec(m);
+    }
+  }
+
+  /// Where their specs say all about them.
+  Stack made_by_spec(std::size_t m) {
+    if (first_ && f_.info.family != Family::like) learn_without_values(m);
+    const auto piece = [&](const SpecData& spec, const Layout& layout) {
+      const Shape sizes = local_shape(layout, spec.sizes, here_[m]);
+      return at::empty_strided(to_ref(sizes), to_ref(strides_in_order_of(sizes, spec.strides)),
+                               at::TensorOptions(at::kMeta).dtype(spec.dtype));
+    };
+    Stack out;
+    for (std::size_t r = 0; r < d_.results.size(); ++r) {
+      const Result& result = d_.results[r];
+      if (result.kind == Result::Kind::written) {
+        at::Tensor& written = pieces_[result.operand][m];
+        if (f_.tensors[result.operand].is_out) {
+          written = piece(*d_.in[result.operand], d_.out_layouts[r]);
+        }
+        out.emplace_back(written);
+      } else if (result.kind == Result::Kind::list) {
+        c10::List<at::Tensor> list;
+        for (const Spec& spec : result.specs) list.push_back(piece(*spec, spec->layout));
+        out.emplace_back(std::move(list));
+      } else if (!result.specs[0]) {
+        out.emplace_back(at::Tensor());
+      } else {
+        out.emplace_back(piece(*result.specs[0], d_.out_layouts[r]));
+      }
+    }
+    return out;
+  }
+
+  /// The dtypes of the results, from a run without values or, where torch has no kernel for that,
+  /// on few elements of each tensor.
+  void learn_without_values(std::size_t m) {
+    const auto known = [](const Result& r) { return r.kind == Result::Kind::written; };
+    if (std::all_of(d_.results.begin(), d_.results.end(), known)) return;
+    const Uncounted uncounted;
+    Stack stack = local_stack(m);
+    try {
+      (d_.local_op ? *d_.local_op : f_.info.op).callBoxed(&stack);
+    } catch (const c10::NotImplementedError&) {
+      auto found = run_tiny(m, /*keeps_rows=*/false);
+      if (!found) found = run_tiny(m, /*keeps_rows=*/true);
+      if (!found) return check_dtypes_agree();
+      stack = std::move(*found);
+    }
+    take_dtypes(stack);
+    for (std::size_t r = 0; r < d_.results.size(); ++r) {
+      if (d_.results[r].kind != Result::Kind::list) continue;
+      for (std::size_t k = 0; k < d_.results[r].specs.size(); ++k) {
+        Spec& spec = d_.results[r].specs[k];
+        spec = spec.with(stack[r].toListRef()[k].toTensor().scalar_type());
+      }
+    }
+  }
+
+  /// Nothing, where the made-up sizes do not fit.
+  std::optional<Stack> run_tiny(std::size_t m, bool keeps_rows) {
+    std::vector<Pieces> whole = pieces_;
+    for (Pieces& operand : pieces_) {
+      if (!operand.empty() && operand[m].is_meta()) operand[m] = tiny(operand[m], keeps_rows);
+    }
+    Stack stack = stack_of(m);
+    pieces_ = std::move(whole);
+    try {
+      f_.info.op.callBoxed(&stack);
+    } catch (const c10::Error&) {
+      return std::nullopt;
+    }
+    return stack;
+  }
+
+  /// Then the results have the operands' dtype; else nobody here knows.
+  void check_dtypes_agree() const {
+    for (const Spec& spec : d_.in) {
+      if (!spec || spec->dtype == d_.in[0]->dtype) continue;
+      f_.refuse(
+          "the dtypes of its results cannot be told without values: torch has no kernel of it for "
+          "the meta device in this process",
+          "predict from Python, where torch has more of them, or give it operands of one dtype");
     }
   }
 
@@ -375,7 +492,7 @@ class Run {
       const Shape sizes = local_shape(d_.out_layouts[r], spec.sizes, here_[m]);
       out.emplace_back(
           neutral_piece(sizes, d_.out_layouts[r],
-                        at::TensorOptions(f_.lead->world().device()).dtype(spec.dtype)));
+                        at::TensorOptions(f_.lead->world().piece_device()).dtype(spec.dtype)));
       if (written) pieces_[result.operand][m] = out.back().toTensor();
     }
     return out;
@@ -399,7 +516,7 @@ class Run {
         pieces_[i] = f_.state().move(home.with(from), pieces_[i], plan, reason());
       }
       if (t.impl == nullptr) {
-        if (members_ > 0) t.tensor->copy_(pieces_[i][0]);
+        if (members_ > 0 && !pieces_[i][0].is_meta()) t.tensor->copy_(pieces_[i][0]);
         continue;
       }
       for (std::size_t m = 0; m < members_; ++m) t.impl->pieces()[m].copy_(pieces_[i][m]);
@@ -677,6 +794,14 @@ void execute_formula(Frame& f, const Decision& d) {
     if (!t.given()) return c10::IValue();
     if (t.written && f.info.hidden_writes) {
       return t.impl != nullptr ? *t.tensor : written_plain.copy_of(f, d, i);
+    }
+    if (t.impl == nullptr && !t.tensor->unsafeGetTensorImpl()->is_wrapped_number()) {
+      // All ranks pass the same: replicated, so that what is made of it is distributed too.
+      const SpecData& in = *d.in[i];
+      const Spec spec(Layout::replicated(f.mesh()), in.sizes, contiguous_strides(in.sizes), 0,
+                      in.dtype);
+      const at::Tensor piece = t.tensor->to(f.lead->world().piece_device()).contiguous();
+      return make_tensor(*f.lead, spec, Pieces(f.lead->pieces().size(), piece));
     }
     if (t.impl == nullptr || d.moves.empty() || !d.moves[i]) return *t.tensor;
     return make_tensor(*t.impl, d.in[i].with(d.layouts[i]),

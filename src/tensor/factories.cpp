@@ -20,7 +20,7 @@ at::Tensor made(std::string_view where, at::IntArrayRef sizes, const Layout& lay
   const at::ScalarType dtype =
       options.has_dtype() ? c10::typeMetaToScalarType(options.dtype()) : otherwise;
   const bool requires_grad = options.requires_grad();
-  options = options.dtype(dtype).device(world.device()).requires_grad(false);
+  options = options.dtype(dtype).device(world.piece_device()).requires_grad(false);
   const Shape shape = to_shape(sizes);
   check_shape(where, shape);
   check_dims(where, layout, shape.size());

@@ -14,7 +14,9 @@
 #include <mutex>
 
 #include "intarsia/world.h"
+#include "tensor/on_use.h"
 #include "tensor/spec.h"
+#include "world/memory.h"
 
 namespace intarsia {
 
@@ -25,8 +27,9 @@ struct Recipe;
 inline constexpr c10::DispatchKey kKey = c10::DispatchKey::PrivateUse3;
 
 /// What acts on distributed tensors, and so not again on their pieces.
-inline constexpr c10::DispatchKeySet kAbove =
-    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+inline constexpr c10::DispatchKeySet kAbove = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                              c10::autocast_dispatch_keyset |
+                                              c10::DispatchKeySet(kPieces);
 /// While one lives, ops of this thread run below autograd and autocast: for work on pieces.
 struct BelowAutograd {
   c10::impl::ExcludeDispatchKeyGuard guard{kAbove};
@@ -70,6 +73,9 @@ struct Extra {
   };
   std::unique_ptr<Window> window;
 
+  /// Where it comes from when it is used, for a tensor that is stored in another layout.
+  std::unique_ptr<OnUse> on_use;
+
   /// How to make the pieces, for a tensor of a build scope that has none yet.
   std::shared_ptr<Recipe> recipe;
 };
@@ -103,8 +109,9 @@ class DistributedImpl final : public c10::TensorImpl {
   /// Takes sizes, layout and pieces of a view of itself.
   void take(const DistributedImpl& other);
 
-  /// Whether the hook that lays out its gradient is attached.
-  bool hooked = false;
+  /// The hook that lays out its gradient, once it is attached. Others may drop it: see
+  /// attach_leaf_hook.
+  const void* gradient_hook = nullptr;
   /// Whether the state remembers a move of it.
   std::atomic<bool> remembered = false;
 

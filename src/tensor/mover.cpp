@@ -193,10 +193,20 @@ Pending Mover::start(const Job& job, const Asker& asker) {
   return start_step(*pool_, way->steps[last - 1], std::move(now), rest, asker);
 }
 
-Tensors Mover::run(const RouteBetween& between, Tensors pieces, const Asker& asker) {
-  return start_step(
-             *pool_, between.route, std::move(pieces), [](Tensors t) { return t; }, asker)
+std::vector<Tensors> Mover::run(std::vector<JobBetween> jobs, const Asker& asker) {
+  std::vector<Tensors> made(jobs.size());
+  if (jobs.empty() || jobs[0].pieces.empty()) return made;
+  std::vector<Moving> moving;
+  for (JobBetween& job : jobs) moving.push_back({&job.way->route, std::move(job.pieces)});
+  start_exchange(
+      *pool_, std::move(moving),
+      [&made](std::vector<Tensors> all) {
+        made = std::move(all);
+        return Tensors();
+      },
+      asker)
       .wait();
+  return made;
 }
 
 std::vector<std::vector<at::Tensor>> Mover::run(std::vector<Job> jobs, const Asker& asker) {

@@ -38,9 +38,13 @@ class Mover {
   /// The same for many tensors: steps of the same kind over the same groups are one collective.
   std::vector<std::vector<at::Tensor>> run(std::vector<Job> jobs, const Asker& asker);
 
-  /// The pieces of a tensor on another mesh, one for each hosted rank of either; see RouteBetween.
-  std::vector<at::Tensor> run(const RouteBetween& between, std::vector<at::Tensor> pieces,
-                              const Asker& asker);
+  struct JobBetween {
+    std::shared_ptr<const RouteBetween> way;
+    std::vector<at::Tensor> pieces;
+  };
+  /// The pieces of many tensors on other meshes, one for each hosted rank of any of them, in one
+  /// exchange. REQUIRES: one dtype, and routes over the same ranks.
+  std::vector<std::vector<at::Tensor>> run(std::vector<JobBetween> jobs, const Asker& asker);
 
   std::shared_ptr<const Route> route(const std::shared_ptr<const Plan>& plan);
   BufferPool& pool() { return *pool_; }

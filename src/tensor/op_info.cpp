@@ -94,7 +94,11 @@ OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
   rule = rule_of(op);
   const bool updates_statistics = is_one_of(base_name, kUpdateStatistics);
   for (const c10::Argument& a : schema.arguments()) {
-    Argument info{kind_of(a), a.alias_info() != nullptr && a.alias_info()->isWrite(), a.is_out()};
+    // The schema of _fused_adagrad_ says that counts of steps are written; its kernels only read
+    // them.
+    const bool only_read = base_name == "_fused_adagrad" && a.name() == "state_steps";
+    const bool written = a.alias_info() != nullptr && a.alias_info()->isWrite() && !only_read;
+    Argument info{kind_of(a), written, a.is_out()};
     if (rule != nullptr && info.kind == ArgumentKind::typed) {
       const auto& fixed = rule->options.fixed;
       if (std::find(fixed.begin(), fixed.end(), a.name()) != fixed.end()) {

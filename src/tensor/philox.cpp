@@ -193,8 +193,9 @@ template <class List, class Make>
 void fill(std::string_view where, const at::Tensor& piece, const Region& region, std::uint64_t key,
           Stream stream, List types, const Make& make) {
   check_piece(where, piece, region);
-  const at::Tensor out =
-      is_plain(piece) ? piece : at::empty(piece.sizes(), piece.options().device(at::kCPU));
+  const at::Tensor out = is_plain(piece) || piece.is_meta()
+                             ? piece
+                             : at::empty(piece.sizes(), piece.options().device(at::kCPU));
   with_type(where, types, piece.scalar_type(), [&]<class S>(std::type_identity<S> type) {
     auto value = make(type);
     if (piece.is_meta() || piece.numel() == 0) return;

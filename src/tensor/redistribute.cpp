@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "base/text.h"
 #include "intarsia/boxes.h"
 #include "intarsia/error.h"
@@ -152,48 +154,124 @@ std::vector<at::Tensor> redistribute_together(const std::vector<at::Tensor>& ten
   return out;
 }
 
-at::Tensor redistribute_between(const at::Tensor& tensor, const Layout& layout) {
-  constexpr std::string_view where = "redistribute_between";
-  DistributedImpl& impl = ours(where, tensor);
-  World& world = impl.world();
-  check_dims(where, layout, impl.spec()->sizes.size());
-  const BelowAutograd below;
-  const Reason reason{.op = where, .implicit = false};
-  TensorState& state = impl.state();
-  // Terms are reduced where they are, and made again where they go.
-  const Layout from = without_partial(impl.spec()->layout);
-  const Layout to = without_partial(layout);
-  Pieces held = impl.pieces();
-  if (from != impl.spec()->layout) held = state.move(impl, state.plan(impl.spec(), from), reason);
-  const Spec spec = impl.spec().with(from);
-  const auto way = make_route_between(world, from, to, spec->sizes);
-  const auto options = at::TensorOptions().dtype(spec->dtype).device(world.device());
+namespace {
+
+constexpr std::string_view kBetween = "redistribute_between";
+
+/// A tensor that goes to another mesh. Terms are reduced where they are, and made again where they
+/// go.
+struct MoveBetween {
+  DistributedImpl* impl = nullptr;
+  Layout layout;  ///< asked for
+  Spec from;
+  Spec to;
+  Pieces held;
+
+  MoveBetween(const at::Tensor& tensor, const Layout& layout)
+      : impl(&ours(kBetween, tensor)), layout(layout), held(impl->pieces()) {
+    check_dims(kBetween, layout, impl->spec()->sizes.size());
+    from = impl->spec().with(without_partial(impl->spec()->layout));
+    to = from.with(without_partial(layout));
+  }
+};
+
+/// The pieces that a tensor's ranks bring to the exchange; enters it in the bill.
+Tensors pieces_to_send(const MoveBetween& move, const RouteBetween& way) {
+  World& world = move.impl->world();
+  const auto options = at::TensorOptions().dtype(move.from->dtype).device(world.piece_device());
+  const Mesh& mesh = move.from->layout.mesh();
   Tensors pieces;
   std::size_t next = 0;
   std::uint64_t sent = 0;
-  for (std::size_t m = 0; m < way->ranks.size(); ++m) {
-    const bool has = from.mesh().contains(way->ranks[m]);
-    pieces.push_back(has ? held[next++] : at::empty({0}, options));
-    const MemberRoute& route = way->route.members[m];
+  for (std::size_t m = 0; m < way.ranks.size(); ++m) {
+    pieces.push_back(mesh.contains(way.ranks[m]) ? move.held[next++] : at::empty({0}, options));
+    const MemberRoute& route = way.route.members[m];
     for (std::size_t j = 0; j < route.to.size(); ++j) {
       if (j != route.me) {
-        sent += static_cast<std::uint64_t>(route.to[j].count) * c10::elementSize(spec->dtype);
+        sent += static_cast<std::uint64_t>(route.to[j].count) * c10::elementSize(move.from->dtype);
       }
     }
   }
-  const std::string name = impl.spec().to_string();
-  state.charge_own(where, name, concat(from.mesh(), "->", to.mesh()), "S->S", sent);
-  const Tensors made =
-      state.mover().run(*way, std::move(pieces),
-                        {Call{.tensor = name, .op = where, .module = module_path()},
-                         std::source_location::current()});
-  Pieces arrived;
-  const Spec there = spec.with(to);
+  move.impl->state().charge_own(kBetween, move.impl->spec().to_string(),
+                                concat(mesh, "->", move.to->layout.mesh()), "S->S", sent);
+  return pieces;
+}
+
+at::Tensor tensor_there(const MoveBetween& move, const RouteBetween& way, const Tensors& made) {
+  Pieces pieces;
   for (std::size_t m = 0; m < made.size(); ++m) {
-    if (to.mesh().contains(way->ranks[m])) arrived.push_back(in_order(made[m], *there));
+    if (move.to->layout.mesh().contains(way.ranks[m])) {
+      pieces.push_back(in_order(made[m], *move.to));
+    }
   }
-  if (to != layout) arrived = state.move(there, arrived, state.plan(there, layout), reason);
-  return make_tensor(impl.shared_world(), state, there.with(layout), std::move(arrived));
+  TensorState& state = move.impl->state();
+  if (move.to->layout != move.layout) {
+    pieces = state.move(move.to, pieces, state.plan(move.to, move.layout),
+                        {.op = kBetween, .implicit = false});
+  }
+  return make_tensor(*move.impl, move.to.with(move.layout), std::move(pieces));
+}
+
+}  // namespace
+
+at::Tensor redistribute_between(const at::Tensor& tensor, const Layout& layout) {
+  return redistribute_between(Tensors{tensor}, {layout})[0];
+}
+
+std::vector<at::Tensor> redistribute_between(const std::vector<at::Tensor>& tensors,
+                                             const std::vector<Layout>& layouts) {
+  if (tensors.size() != layouts.size()) {
+    fail<ValueError>(kBetween, tensors.size(), " tensors and ", layouts.size(),
+                     " layouts were given");
+  }
+  const BelowAutograd below;
+  std::vector<MoveBetween> moves;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    moves.emplace_back(tensors[i], layouts[i]);
+    if (&moves[i].impl->world() != &moves[0].impl->world()) {
+      fail<ValueError>(kBetween, "tensors 0 and ", i, " belong to different worlds");
+    }
+  }
+  for (MoveBetween& move : moves) {
+    TensorState& state = move.impl->state();
+    if (move.from == move.impl->spec()) continue;
+    move.held = state.move(*move.impl, state.plan(move.impl->spec(), move.from->layout),
+                           {.op = kBetween, .implicit = false});
+  }
+  Tensors out(tensors.size());
+  for (std::size_t first = 0; first < moves.size(); ++first) {
+    if (out[first].defined()) continue;
+    // All tensors of a dtype go together, over the ranks of all their meshes.
+    std::vector<std::size_t> same;
+    std::vector<Mesh> meshes;
+    for (std::size_t i = first; i < moves.size(); ++i) {
+      if (moves[i].from->dtype != moves[first].from->dtype) continue;
+      same.push_back(i);
+      for (const Spec* spec : {&moves[i].from, &moves[i].to}) {
+        const Mesh& mesh = (*spec)->layout.mesh();
+        if (std::find(meshes.begin(), meshes.end(), mesh) == meshes.end()) meshes.push_back(mesh);
+      }
+    }
+    const std::vector<std::int64_t> everyone = ranks_of(meshes);
+    World& world = moves[first].impl->world();
+    std::vector<Mover::JobBetween> jobs;
+    std::vector<std::shared_ptr<const RouteBetween>> ways;
+    for (const std::size_t i : same) {
+      const MoveBetween& move = moves[i];
+      ways.push_back(make_route_between(world, move.from->layout, move.to->layout, move.from->sizes,
+                                        everyone));
+      jobs.push_back({ways.back(), pieces_to_send(move, *ways.back())});
+    }
+    const std::string name =
+        same.size() == 1 ? moves[first].impl->spec().to_string() : concat(same.size(), " tensors");
+    const auto made = moves[first].impl->state().mover().run(
+        std::move(jobs), {Call{.tensor = name, .op = kBetween, .module = module_path()},
+                          std::source_location::current()});
+    for (std::size_t k = 0; k < same.size(); ++k) {
+      out[same[k]] = tensor_there(moves[same[k]], *ways[k], made[k]);
+    }
+  }
+  return out;
 }
 
 std::string explain(const at::Tensor& tensor, const Layout& layout) {

@@ -289,6 +289,13 @@ std::vector<std::int64_t> ranks_of(const Mesh& mesh) {
   return out;
 }
 
+/// The opposite of `coordinate_at`.
+std::int64_t place_of(const Mesh& mesh, const Coordinate& at) {
+  std::int64_t place = 0;
+  for (std::size_t a = 0; a < mesh.axes(); ++a) place = place * mesh.size(a) + at[a];
+  return place;
+}
+
 /// Whether the rank at `at` is one of those that serve, along the axes that cut nothing.
 bool serves(const Layout& from, const Coordinate& at, const Coordinate& replica) {
   for (std::size_t a = 0; a < at.size(); ++a) {
@@ -303,10 +310,8 @@ MemberRoute route_between(const Layout& from, const Layout& to, const Shape& sha
   out.before = out.after = Shape{0};
   const auto old_at = from.mesh().coordinate_of(rank);
   const auto new_at = to.mesh().coordinate_of(rank);
-  const std::vector<std::int64_t> places = ranks_of(to.mesh());
-  const auto replica_for = [&](std::int64_t target) {
-    const auto place = std::find(places.begin(), places.end(), target) - places.begin();
-    return serving_replica(from, to.mesh(), place);
+  const auto replica_for = [&](const Coordinate& target) {
+    return serving_replica(from, to.mesh(), place_of(to.mesh(), target));
   };
   if (old_at) out.before = local_shape(from, shape, *old_at);
   if (new_at) out.after = local_shape(to, shape, *new_at);
@@ -317,10 +322,10 @@ MemberRoute route_between(const Layout& from, const Layout& to, const Shape& sha
     Part received;
     const auto target = to.mesh().coordinate_of(other);
     const auto source = from.mesh().coordinate_of(other);
-    if (old_at && target && serves(from, *old_at, replica_for(other))) {
+    if (old_at && target && serves(from, *old_at, replica_for(*target))) {
       sent = shared_part(boxes(from, shape, *old_at), boxes(to, shape, *target));
     }
-    if (new_at && source && serves(from, *source, replica_for(rank))) {
+    if (new_at && source && serves(from, *source, replica_for(*new_at))) {
       received = shared_part(boxes(from, shape, *source), boxes(to, shape, *new_at));
     }
     out.to.push_back(std::move(sent));
@@ -332,14 +337,21 @@ MemberRoute route_between(const Layout& from, const Layout& to, const Shape& sha
 
 }  // namespace
 
+std::vector<std::int64_t> ranks_of(std::span<const Mesh> meshes) {
+  std::vector<std::int64_t> out;
+  for (const Mesh& mesh : meshes) {
+    const std::vector<std::int64_t> more = ranks_of(mesh);
+    out.insert(out.end(), more.begin(), more.end());
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
 std::shared_ptr<const RouteBetween> make_route_between(World& world, const Layout& from,
-                                                       const Layout& to, const Shape& shape) {
+                                                       const Layout& to, const Shape& shape,
+                                                       const std::vector<std::int64_t>& everyone) {
   auto out = std::make_shared<RouteBetween>();
-  std::vector<std::int64_t> everyone = ranks_of(from.mesh());
-  const std::vector<std::int64_t> others = ranks_of(to.mesh());
-  everyone.insert(everyone.end(), others.begin(), others.end());
-  std::sort(everyone.begin(), everyone.end());
-  everyone.erase(std::unique(everyone.begin(), everyone.end()), everyone.end());
   out->step = {StepKind::all_to_all, {}, from, to};
   out->route.step = &out->step;
   const Mesh all =

@@ -71,17 +71,21 @@ struct Route {
 /// Communicates nothing.
 std::shared_ptr<const Route> make_route(World& world, std::shared_ptr<const Plan> plan);
 
-/// How the ranks of two meshes exchange a tensor, in one step over all of them: each new piece
-/// comes from the ranks that hold it, and only what its rank does not hold already is sent. Ranks
-/// that are in one of the meshes only have pieces of no elements in the other. Communicates
-/// nothing.
+/// How the ranks of two meshes exchange a tensor, in one step over `everyone`: each new piece comes
+/// from the ranks that hold it, and only what its rank does not hold already is sent. Ranks have
+/// pieces of no elements in a mesh that they are not in. Communicates nothing.
 struct RouteBetween {
   Step step;
   StepRoute route;
-  std::vector<std::int64_t> ranks;  ///< hosted here, of either mesh
+  std::vector<std::int64_t> ranks;  ///< of `everyone`, hosted here
 };
+/// REQUIRES: `everyone` has the ranks of both meshes, and is sorted.
 std::shared_ptr<const RouteBetween> make_route_between(World& world, const Layout& from,
-                                                       const Layout& to, const Shape& shape);
+                                                       const Layout& to, const Shape& shape,
+                                                       const std::vector<std::int64_t>& everyone);
+
+/// The ranks of all these meshes, sorted, each once.
+std::vector<std::int64_t> ranks_of(std::span<const Mesh> meshes);
 
 /// Row-major strides.
 Shape strides_of(const Shape& sizes);

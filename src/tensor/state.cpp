@@ -102,15 +102,17 @@ void TensorState::charge(const Spec& spec, const Route& route, const Reason& rea
 }
 
 void TensorState::charge_own(std::string_view op, std::string tensor, std::string axis,
-                             std::string transition, std::uint64_t bytes) {
+                             std::string transition, std::uint64_t bytes,
+                             std::optional<bool> backward) {
   const std::scoped_lock lock(mutex_);
-  BillEntry& booked = book({.op = std::string(formula_op.empty() ? op : formula_op),
-                            .tensor = std::move(tensor),
-                            .module = std::string(module_path()),
-                            .axis = std::move(axis),
-                            .transition = std::move(transition),
-                            .implicit = false,
-                            .backward = torch::autograd::get_current_node() != nullptr});
+  BillEntry& booked =
+      book({.op = std::string(formula_op.empty() ? op : formula_op),
+            .tensor = std::move(tensor),
+            .module = std::string(module_path()),
+            .axis = std::move(axis),
+            .transition = std::move(transition),
+            .implicit = false,
+            .backward = backward.value_or(torch::autograd::get_current_node() != nullptr)});
   ++booked.count;
   booked.bytes += bytes;
 }
@@ -236,7 +238,15 @@ std::optional<Pieces> TensorState::reduced_with_base(DistributedImpl& view, cons
 
 void TensorState::note_write(DistributedImpl& tensor) {
   ++writes_;
-  if (tensor.extra() && tensor.extra()->writes) ++*tensor.extra()->writes;
+  if (!tensor.extra()) return;
+  if (tensor.extra()->writes) ++*tensor.extra()->writes;
+  auto& on_use = tensor.extra()->on_use;
+  if (!on_use) return;
+  if (on_use->cast_after) {
+    on_use.reset();
+  } else {
+    on_use->source->written(on_use->index);
+  }
 }
 
 void TensorState::forget(const DistributedImpl& tensor) {

@@ -60,9 +60,9 @@ class TensorState final : public World::Extension {
   /// Enters a move in the bill; refuses it first where the mode forbids it.
   void charge(const Spec& spec, const Route& route, const Reason& reason);
   /// The same for what an op sends by its nature and by no plan: `transition` says what, `bytes`
-  /// are those that this process hands over.
+  /// are those that this process hands over. `backward`: where a node of autograd does not tell.
   void charge_own(std::string_view op, std::string tensor, std::string axis, std::string transition,
-                  std::uint64_t bytes);
+                  std::uint64_t bytes, std::optional<bool> backward = std::nullopt);
   std::vector<BillEntry> bill() const;
   void clear_bill();
 

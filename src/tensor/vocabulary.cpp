@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "intarsia/tensor.h"
 #include "rules/formulas.h"
 #include "tensor/formulas.h"
 #include "tensor/impl.h"
@@ -14,9 +15,9 @@
 namespace intarsia {
 namespace {
 
-/// Whether some axis cuts a dimension of a distributed tensor.
+/// Whether some axis cuts a dimension of a distributed tensor, where it is used.
 bool is_cut(const at::Tensor& t, std::int64_t dim) {
-  return is_ours(t) && !impl_of(t).spec()->layout.axes_of(static_cast<int>(dim)).empty();
+  return is_ours(t) && !layout_in_use(t).axes_of(static_cast<int>(dim)).empty();
 }
 
 /// Cross entropy whose classes, dimension 1, are cut: its gradient needs no reduction, for the
@@ -88,7 +89,9 @@ class CutEmbedding : public torch::autograd::Function<CutEmbedding> {
     const std::int64_t padding = context->saved_data["padding"].toInt();
     at::Tensor grad = grads[0];
     if (padding >= 0) grad = grad.masked_fill(indices.eq(padding).unsqueeze(-1), 0);
-    const at::Tensor none = at::zeros_like(context->saved_data["table"].toTensor());
+    const at::Tensor table = context->saved_data["table"].toTensor();
+    const at::Tensor none = zeros(table.sizes(), layout_in_use(table), impl_of(table).world(),
+                                  at::TensorOptions().dtype(table.scalar_type()));
     return {none.index_put({indices}, grad, /*accumulate=*/true), {}, {}};
   }
 };

@@ -84,6 +84,7 @@ void combine_into(at::Tensor& value, const at::Tensor& next, Reduction how) {
 
 at::Tensor combine(at::TensorList terms, const Placement& how) {
   const at::ScalarType type = accumulator(terms[0].scalar_type());
+  if (terms[0].is_meta()) return at::empty_like(terms[0], type);  // however many there are
   const bool adds = is_linear(how) || how.reduction() == Reduction::norm;
   // Adding the first two makes the result: one pass over memory less than copying the first.
   const std::size_t first = adds && terms.size() > 1 && type == terms[0].scalar_type() ? 2 : 1;

@@ -17,6 +17,7 @@
 #include "intarsia/error.h"
 #include "intarsia/plan.h"
 #include "world/backends.h"
+#include "world/delayed_backend.h"
 #include "world/hosted.h"
 #include "world/wire.h"
 
@@ -180,8 +181,16 @@ std::string choose_backend(const WorldOptions& options) {
   return options.device && options.device->is_cuda() ? "nccl" : "gloo";
 }
 
+/// The backend, delayed where the options or the environment say so.
+Backend with_delay(Backend backend, const WorldOptions& options) {
+  const auto delay =
+      options.wire_delay ? options.wire_delay : read_wire_delay(process_environment());
+  return delay ? delay_backend(std::move(backend), *delay) : backend;
+}
+
 BackendMaker backend_maker(std::string backend, c10::intrusive_ptr<c10d::Store> store,
-                           const WorldParts& parts, std::string address) {
+                           const WorldParts& parts, std::string address,
+                           const WorldOptions& options) {
   return [=, timeout = parts.timeout, device = parts.device](
              const std::string& name, int index, const std::vector<std::int64_t>& ranks) {
     BackendRequest request;
@@ -191,7 +200,7 @@ BackendMaker backend_maker(std::string backend, c10::intrusive_ptr<c10d::Store> 
     request.timeout = timeout;
     request.device = device;
     request.address = address;
-    return make_backend(backend, request);
+    return with_delay(make_backend(backend, request), options);
   };
 }
 
@@ -301,7 +310,7 @@ std::shared_ptr<World> World::connect(const Rendezvous& r, const WorldOptions& o
   }
   const auto store = meet(r, options.timeout);
   parts.store = store;
-  parts.make_backend = backend_maker(backend, store, parts, r.address);
+  parts.make_backend = backend_maker(backend, store, parts, r.address, options);
   parts.on_close = [store, size = r.size, serves = r.rank == 0 && r.rank0_serves] {
     say_goodbye(*store, size, serves);
   };
@@ -333,7 +342,7 @@ std::shared_ptr<World> World::adopt(const c10::intrusive_ptr<c10d::ProcessGroup>
     // Each rank counts its adoptions in the store itself, so that the n-th of all ranks meet.
     const std::int64_t nth = store->add(concat("intarsia/adoptions/", group->getRank()), 1);
     parts.store = c10::make_intrusive<c10d::PrefixStore>(concat("intarsia/adopted/", nth), store);
-    parts.make_backend = backend_maker(backend->getBackendName(), parts.store, parts, "");
+    parts.make_backend = backend_maker(backend->getBackendName(), parts.store, parts, "", options);
   } else {
     parts.make_backend = [](const std::string& name, int,
                             const std::vector<std::int64_t>&) -> Backend {
@@ -342,7 +351,7 @@ std::shared_ptr<World> World::adopt(const c10::intrusive_ptr<c10d::ProcessGroup>
     };
   }
   auto world = assemble(std::move(parts));
-  if (const Comm all = world->everyone(); all.slot_) all.slot_->use(backend);
+  if (const Comm all = world->everyone(); all.slot_) all.slot_->use(with_delay(backend, options));
   return with_topology(std::move(world), options);
 }
 
@@ -378,14 +387,15 @@ std::shared_ptr<Comm::Slot> World::slot_for(const std::string& name, const Mesh&
   return slot;
 }
 
-Comm World::along(const Mesh& mesh, std::span<const std::string> axes) {
+Comm World::along(const Mesh& mesh, std::span<const std::string> axes, std::string_view purpose) {
   if (closed()) fail<WorldError>("World::along", "the world is closed");
   Comm comm;
   if (mesh.highest() >= size()) {
     fail<ValueError>("World::along", mesh, " holds rank ", mesh.highest(), ", but this world has ",
                      size(), " ranks");
   }
-  if (in_lockstep()) return hosted_along(mesh, axes);
+  const std::string suffix = purpose.empty() ? std::string() : concat(" for ", purpose);
+  if (in_lockstep()) return hosted_along(mesh, axes, purpose);
   for (const std::string& axis : axes) comm.size_ *= mesh.size(axis);
   comm.name_ = concat(join(axes, ">"), " of ", mesh);
   for (const std::int64_t rank : hosted()) {
@@ -395,14 +405,16 @@ Comm World::along(const Mesh& mesh, std::span<const std::string> axes) {
     const Mesh group = mesh.slice(axes, rank).flatten(axes, "g");
     const std::int64_t index = (*group.coordinate_of(rank))[0];
     comm.members_.back().index = index;
-    comm.slot_ = slot_for(group.to_string(), group, index);
+    comm.slot_ = slot_for(group.to_string() + suffix, group, index);
     comm.name_ = comm.slot_->name;
   }
   return comm;
 }
 
-Comm World::hosted_along(const Mesh& mesh, std::span<const std::string> axes) {
-  const std::string name = concat(join(axes, ">"), " of ", mesh);
+Comm World::hosted_along(const Mesh& mesh, std::span<const std::string> axes,
+                         std::string_view purpose) {
+  const std::string name =
+      concat(join(axes, ">"), " of ", mesh, purpose.empty() ? "" : " for ", purpose);
   {
     const std::scoped_lock lock(groups_->mutex);
     if (const auto known = groups_->hosted.find(name); known != groups_->hosted.end()) {

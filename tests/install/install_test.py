@@ -1,4 +1,4 @@
-"""Installs the package, builds the README's example as a foreign CMake project, and runs it.
+"""Installs the package, builds examples/first as a foreign CMake project, and runs it.
 
     install_test.py BUILD_DIRECTORY
 
@@ -7,7 +7,7 @@ Prints what each run said; exits with 0 only if all of it worked.
 
 import os
 import pathlib
-import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,20 +22,13 @@ def run(*command, **options):
     subprocess.run([str(c) for c in command], check=True, timeout=600, **options)
 
 
-def readme_example():
-    blocks = re.findall(r"^```cpp\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
-    return next(b for b in blocks if "int main" in b)
-
-
 def main(build):
     with tempfile.TemporaryDirectory() as temporary:
         temporary = pathlib.Path(temporary)
         prefix, project, foreign = (temporary / name for name in ("prefix", "project", "foreign"))
         quiet = {"stdout": subprocess.DEVNULL}
         run("cmake", "--install", build, "--prefix", prefix, **quiet)
-        project.mkdir()
-        (project / "CMakeLists.txt").write_text((HERE / "CMakeLists.txt").read_text())
-        (project / "first.cpp").write_text(readme_example())
+        shutil.copytree(ROOT / "examples" / "first", project)
         run("cmake", "-G", "Ninja", "-S", project, "-B", foreign,
             f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release", **quiet)  # fmt: skip
         run("cmake", "--build", foreign, **quiet)

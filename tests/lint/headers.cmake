@@ -3,7 +3,7 @@
 
 file(GLOB_RECURSE headers RELATIVE ${PROJECT_SOURCE_DIR}
      ${PROJECT_SOURCE_DIR}/include/*.h ${PROJECT_SOURCE_DIR}/src/*.h)
-list(FILTER headers EXCLUDE REGEX "gloo_declarations|src/pch.h|src/tools/|src/tensor/|src/rules/r")
+list(FILTER headers EXCLUDE REGEX "gloo_declarations|src/pch.h|src/tools/|src/tensor/|src/parallel/|src/rules/r")
 set(alone)
 foreach(header IN LISTS headers)
   file(READ ${PROJECT_SOURCE_DIR}/${header} text)

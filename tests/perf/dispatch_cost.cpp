@@ -2,9 +2,9 @@
 //
 //   valgrind --tool=callgrind --instr-atstart=no --callgrind-out-file=OUT dispatch_cost [case]
 //
-// Writes dumps of OUT, named by their trigger: `add bare`, `add ours`, ... Each case is counted in several
-// rounds with another state of the heap each, because an aligned allocation costs up to 300 instructions
-// more where the free lists are unlucky: the least of them is the cost of the op.
+// Writes dumps of OUT, named by their trigger: `add bare`, `add ours`, ... Each case is counted in
+// several rounds with another state of the heap each, because an aligned allocation costs up to 300
+// instructions more where the free lists are unlucky: the least of them is the cost of the op.
 #include <ATen/ATen.h>
 #include <valgrind/callgrind.h>
 

@@ -94,6 +94,27 @@ def test_plain_tensors_are_as_before():
     refuses(RuntimeError, "graph leaves", lambda: copy.deepcopy(t * 2))
 
 
+def test_hooks_of_users_leave_gradients_in_their_layout():
+    """Adding the first hook makes torch drop what C++ had added, before use or between forward and backward."""
+    world = it.lockstep_world(2)
+    x = it.distribute(torch.randn(4, 4), "[dp=2] S(0)", world=world)
+    for when in ("before", "after", "between"):
+        p = it.distribute(torch.randn(4, 4), "[dp=2] R", world=world).requires_grad_()
+        seen = []
+        for _ in range(2):
+            p.grad = None
+            if when == "before" and not seen:
+                p.register_hook(lambda grad: seen.append(it.describe(grad)))
+            loss = (x @ p).sum()
+            if when == "between" and not p._backward_hooks:
+                p.register_hook(lambda grad: seen.append(it.describe(grad)))
+            loss.backward()
+            if when == "after" and not p._backward_hooks:
+                p.register_hook(lambda grad: seen.append(it.describe(grad)))
+            assert it.describe(p.grad) == "f32[4, 4] on [dp=2]", when
+        assert seen, when
+
+
 def test_importing_twice_patches_once():
     before = torch.Tensor.__repr__
     it._patches.install()

@@ -38,6 +38,16 @@ def test_between_meshes():
             assert "redistribute_between" in str(error)
 
 
+def test_many_between_meshes():
+    with it.lockstep("[all=4]"):
+        full = [torch.arange(float(n * 6)).view(n, 6) for n in (8, 5, 3)]
+        xs = [it.distribute(f, layout) for f, layout in zip(full, ("[a=4] S(0)", "[b=2,c=2] S(1),R", "[d=2]+1 S(0)"))]
+        targets = ["[owner=1]+2 R", "[a=4] S(0)", "[b=2,c=2] R,R"]
+        moved = it.redistribute_between(xs, targets)
+        for f, m, target in zip(full, moved, targets):
+            assert it.layout_of(m) == it.to_layout(target) and torch.equal(it.full(m), f)
+
+
 def test_relabelled_meshes_send_less():
     old, new = it.to_layout("[a=4] S(0)"), it.to_layout("[a=4]{3,2,1,0} S(0)")
     assert it.traffic_between(old, new, (8, 8)).missing_by_all == 4 * 64

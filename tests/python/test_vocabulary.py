@@ -18,6 +18,22 @@ def scores(shape):
     return torch.randn(shape, dtype=torch.float64), target
 
 
+def test_plain_targets():
+    """Targets that all ranks hold alike need not be distributed."""
+    x, target = scores((6, 10))
+    weight = torch.rand(10, dtype=torch.float64)
+    plain = x.clone().requires_grad_()
+    expected = F.cross_entropy(plain, target, weight=weight, ignore_index=IGNORED)
+    expected.backward()
+    with it.lockstep(MESH):
+        for layout in ("R,S(1)", "S(0),S(1)", "S(0),R", "R,R"):
+            d = it.distribute(x, layout).requires_grad_()
+            loss = F.cross_entropy(d, target, weight=weight, ignore_index=IGNORED)
+            loss.backward()
+            torch.testing.assert_close(it.full(loss), expected)
+            torch.testing.assert_close(it.full(d.grad), plain.grad)
+
+
 def test_cross_entropy_in_every_layout():
     shapes = [(6, 10), (5, 7), (2, 6, 3, 4)]
     layouts = ["R,S(1)", "S(0),S(1)", "S(1),S(1)", "S(0),R", "S(1),R", "S(1),S(0)"]

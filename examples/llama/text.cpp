@@ -1,0 +1,48 @@
+#include "text.h"
+
+#include <ATen/ATen.h>
+
+#include <array>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace llama {
+namespace {
+
+using Words = std::vector<std::string_view>;
+const Words kArticles{"the", "a", "this", "every"};
+const Words kAdjectives{"small", "old", "red", "quiet", "wooden"};
+const Words kNouns{"tile", "artist", "table", "river", "pattern", "knife"};
+const Words kVerbs{"meets", "cuts", "joins", "follows", "carries"};
+const std::array<const Words*, 6> kSentence{&kArticles, &kAdjectives, &kNouns,
+                                            &kVerbs,    &kArticles,   &kNouns};
+
+std::string text(std::size_t length, std::mt19937_64& random) {
+  std::string made;
+  while (made.size() < length) {
+    for (const Words* words : kSentence) {
+      made += (*words)[random() % words->size()];
+      made += ' ';
+    }
+    made.back() = '.';
+    made += ' ';
+  }
+  made.resize(length);
+  return made;
+}
+
+}  // namespace
+
+Batch make_batch(std::int64_t step, std::int64_t rows, std::int64_t length, std::uint64_t seed) {
+  std::mt19937_64 random(seed * 1'000'003 + static_cast<std::uint64_t>(step));
+  at::Tensor both = at::empty({rows, length + 1}, at::kLong);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::string line = text(static_cast<std::size_t>(length) + 1, random);
+    std::copy(line.begin(), line.end(), both[i].mutable_data_ptr<std::int64_t>());
+  }
+  return {both.slice(1, 0, length).contiguous(), both.slice(1, 1, length + 1).contiguous()};
+}
+
+}  // namespace llama

@@ -1,0 +1,217 @@
+// fully_shard: parameters that every rank stores a piece of, and that are gathered when they are
+// used.
+//
+//   auto net = build_sharded(*world, mesh, LayoutPatterns{}, {.shard = {"dp"}}, [] { return Net();
+//   }); torch::optim::AdamW optimizer(net->parameters(), 1e-3);
+//   ... forward, backward, step as on one device
+//
+// A sharded parameter has two layouts. It is stored cut over the shard axes: that is what the
+// optimizer, checkpoints and everything else that looks after parameters sees, and what autograd
+// saves. An op that uses it together with something else, such as an activation, gets it in the
+// layout of use: as it was before, for example cut by tensor parallelism, and whole along the shard
+// axes.
+//
+// Parameters come in groups, normally one for each block of the model. A group is gathered by one
+// collective when one of its parameters is first used, the next group of the recorded order is
+// gathered meanwhile, and a group is dropped when the next is used: at most two are there at any
+// time. Gradients of a group are reduced and scattered by one collective, while backward goes on.
+// `param.grad` is set when backward ends.
+//
+// Ranks may differ in what they use: every rank gathers all groups, in the order that all agreed
+// upon after the first step, and a parameter that a rank did not use counts as zeros. A gradient
+// that no rank has stays undefined.
+//
+// Not run on GPUs: what is computed on one stream while another one communicates is left to c10d's
+// wait().
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "intarsia/build.h"
+#include "intarsia/layout.h"
+#include "intarsia/tensor_parallel.h"
+#include "intarsia/world.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace intarsia {
+
+struct FullyShardOptions {
+  /// The axes over which parameters are cut; several count as one, the first varies slowest.
+  std::vector<std::string> shard = {};
+  /// Axes over which whole sets of pieces are replicated: gradients are summed over them too
+  /// (hybrid sharding).
+  std::vector<std::string> replicate = {};
+  /// The dimension to cut, by pattern of names; the first that fits counts, else dimension 0.
+  std::vector<std::pair<std::string, int>> dims = {};
+  /// The dtype in which parameters are gathered and used. Unset: as they are stored.
+  std::optional<at::ScalarType> param_dtype = std::nullopt;
+  /// The dtype in which gradients are reduced. Unset: as they are stored.
+  std::optional<at::ScalarType> reduce_dtype = std::nullopt;
+  /// Keeps what was gathered in forward until its backward is done: half the gathers, all the
+  /// memory.
+  bool keep_after_forward = false;
+  /// Gathers the next group while one is used.
+  bool prefetch = true;
+  /// Stores pieces and gradients in the memory of the CPU, where the world's device is another one.
+  bool offload = false;
+};
+
+/// A parameter, by name. `use`: the layout in which it is used, if it is stored cut already; else
+/// it is used as it lies now.
+struct ShardedParameter {
+  std::string name;
+  at::Tensor tensor;
+  std::optional<Layout> use = std::nullopt;
+};
+
+/// Parameters that are gathered together.
+struct ParameterGroup {
+  std::string name;
+  std::vector<ShardedParameter> parameters;
+};
+
+/// What one group did; see FullyShard::groups.
+struct GroupReport {
+  std::string name;
+  std::uint64_t gathers = 0;
+  std::uint64_t reductions = 0;
+  std::uint64_t gather_bytes = 0;  ///< of one gather: what this rank then has
+  std::uint64_t reduce_bytes = 0;  ///< of one reduction: what this rank hands over
+  /// How long code waited for gathers of the first step, which are made when the group is used, and
+  /// in the average later, when they are made ahead. In seconds per step.
+  double exposed_at_first = 0;
+  double exposed = 0;
+};
+
+/// Parameters under fully_shard. Keep the handle as long as they are trained: it reduces gradients
+/// in groups while backward goes on. Without it each is reduced by itself, when it comes.
+class FullyShard {
+ public:
+  virtual ~FullyShard() = default;
+
+  /// Gradients are kept where they are, unreduced, until the next backward outside the scope.
+  class NoSync {
+   public:
+    explicit NoSync(FullyShard& sharded);
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    FullyShard& sharded_;
+    bool before_;
+  };
+
+  /// For a rank whose loss used none of the parameters, so that its backward could not take part.
+  /// COLLECTIVE: with the backward of the other ranks.
+  virtual void finish() = 0;
+  /// Drops what is gathered: after an evaluation, for example.
+  virtual void release() = 0;
+
+  /// Groups that are gathered, or on their way, now; and the most there ever were.
+  virtual std::size_t gathered() const = 0;
+  virtual std::size_t most_gathered() const = 0;
+
+  virtual std::vector<GroupReport> groups() const = 0;
+  /// The groups, what was moved ahead of its use, and what that spared, as a table.
+  std::string report() const;
+
+ private:
+  friend class NoSync;
+  virtual bool set_sync(bool on) = 0;
+};
+
+/// Shards parameters in place. REQUIRES: they are distributed, on one mesh of one world, and cut
+/// over none of the shard axes, unless `use` says how they are used; the process of each rank names
+/// the same groups. Communicates nothing.
+std::shared_ptr<FullyShard> fully_shard(std::vector<ParameterGroup> groups,
+                                        const FullyShardOptions& options);
+
+/// The groups of a module: `blocks` are patterns of names of modules, in which `*` stands for part
+/// of one name, such as `layers.*`; each module that fits is a group. Without any, the elements of
+/// the outermost ModuleLists and Sequentials are. What is left, in the order of parameters, makes
+/// groups of neighbours: what comes before the blocks, between and after them.
+std::vector<ParameterGroup> parameter_groups(const torch::nn::Module& module,
+                                             const std::vector<std::string>& blocks = {});
+
+/// The same from names alone, for other languages: `modules` are the names of all modules that fit.
+std::vector<ParameterGroup> parameter_groups(
+    const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+    const std::vector<std::string>& modules);
+
+/// A layout with shard axes cut as fully_shard does: dimension `dim` after all other cuts of it. A
+/// tensor without dimensions stays as it is.
+Layout sharded_layout(const Layout& use, std::size_t dims, const FullyShardOptions& options,
+                      std::string_view name);
+
+/// The storage of parameters whose layouts in use are given by patterns, as patterns for
+/// BuildScope, and these layouts.
+struct ShardedBuild {
+  LayoutPatterns stored;
+  std::vector<Layout> use;  ///< by tensor
+};
+ShardedBuild plan_sharded_build(const Mesh& mesh,
+                                const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+                                const std::vector<std::pair<std::string, at::Tensor>>& buffers,
+                                const LayoutPatterns& patterns, const FullyShardOptions& options);
+
+/// A module and its sharding.
+template <class Module>
+struct Sharded {
+  Module module;
+  std::shared_ptr<FullyShard> sharding;
+  auto operator->() { return module.operator->(); }
+  auto& operator*() { return *module; }
+};
+
+/// Makes a module whose parameters are sharded from birth: no rank ever holds a whole one, unless
+/// it uses it. `layouts` are those in use: patterns (see build.h), a plan of tensor parallelism, or
+/// a function that gives patterns for the module.
+template <class Layouts, class Make>
+auto build_sharded(World& world, const Mesh& mesh, const Layouts& layouts,
+                   const FullyShardOptions& options, Make&& make,
+                   const std::vector<std::string>& blocks = {}) {
+  BuildScope scope(world, mesh);
+  auto module = make();
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  std::vector<std::pair<std::string, at::Tensor>> buffers;
+  for (const auto& item : module->named_parameters())
+    parameters.emplace_back(item.key(), item.value());
+  for (const auto& item : module->named_buffers()) buffers.emplace_back(item.key(), item.value());
+  LayoutPatterns patterns;
+  if constexpr (std::is_convertible_v<Layouts, TensorParallelPlan>) {
+    patterns = layouts_of(layouts, mesh, module);
+  } else if constexpr (std::is_convertible_v<Layouts, LayoutPatterns>) {
+    patterns = layouts;
+  } else {
+    patterns = layouts(module);
+  }
+  const ShardedBuild plan = plan_sharded_build(mesh, parameters, buffers, patterns, options);
+  auto all = parameters;
+  all.insert(all.end(), buffers.begin(), buffers.end());
+  scope.finish(all, plan.stored);
+  auto groups = parameter_groups(*module, blocks);
+  for (ParameterGroup& group : groups) {
+    for (ShardedParameter& p : group.parameters) {
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        if (parameters[i].first == p.name) p.use = plan.use[i];
+      }
+    }
+  }
+  auto sharding = fully_shard(std::move(groups), options);
+  return Sharded<decltype(module)>{std::move(module), std::move(sharding)};
+}
+
+}  // namespace intarsia

@@ -1,0 +1,151 @@
+// Tensor parallelism: which modules of a model are cut along one axis of a mesh, by their names.
+//
+//   const TensorParallelPlan plan{"tp", {{"*.up", column()}, {"*.down", row()}}};
+//   auto net = build(*world, mesh, plan, [&] { return Net(plan); });
+//
+// In this library tensor parallelism is nothing but layouts. A plan says for modules named by
+// patterns how their parameters lie along its axis, and how the tensors that enter and leave them
+// do. It is a value: it expands to layouts for `build`, and model code asks it to place what flows
+// between modules, since torch::nn has no hooks:
+//
+//   x = placed_input(x, plan, "attention");
+//   return placed_output(wo(a), plan, "wo");
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "intarsia/build.h"
+#include "intarsia/layout.h"
+#include "intarsia/placement.h"
+
+namespace intarsia {
+
+/// What a plan does to a module, along its axis; other axes are left as they are.
+struct ModuleStyle {
+  /// The module's own parameters and buffers by name, such as `weight`, with `*` for any part. The
+  /// first that fits decides; what none fits is R. REQUIRES: dimensions count from the front.
+  std::vector<std::pair<std::string, Placement>> parameters = {};
+  /// How what enters the module, and what leaves it, shall lie. Nothing: as it comes.
+  std::optional<Placement> input = std::nullopt;
+  std::optional<Placement> output = std::nullopt;
+  /// How many heads the cut dimension of `weight` holds: the axis must divide them. 0: unknown.
+  std::int64_t heads = 0;
+};
+
+struct StyleOptions {
+  std::optional<Placement> input = std::nullopt;
+  std::optional<Placement> output = std::nullopt;
+  std::int64_t heads = 0;
+};
+
+/// A linear module whose outputs are cut: weight S(0), bias S(0). What leaves it is cut along its
+/// last dimension, and attention heads follow from that by views.
+ModuleStyle column(const StyleOptions& options = {});
+/// A linear module whose inputs are cut: weight S(1), bias R. Terms of a sum leave it.
+ModuleStyle row(const StyleOptions& options = {});
+/// An embedding whose vocabulary is cut: weight S(0). Terms of a sum leave it. A head that maps to
+/// the vocabulary is `column()`: the loss of logits cut so needs no gather.
+ModuleStyle vocabulary(const StyleOptions& options = {});
+/// A norm whose input is cut along the sequence: parameters R, input S(dim).
+ModuleStyle sequence(int dim = 1);
+/// Only places what enters, or what leaves.
+ModuleStyle prepare_input(const Placement& placement);
+ModuleStyle prepare_output(const Placement& placement);
+
+struct PlannedModules {
+  /// Names of modules, with `*` for any part of a name and `|` between alternatives:
+  /// `*.wq|*.q_proj`.
+  std::string pattern;
+  ModuleStyle style;
+};
+
+/// Which modules are cut along an axis. Where several entries fit a module, the first that says
+/// something about a parameter, the input or the output decides about that. A plan without entries
+/// does nothing.
+struct TensorParallelPlan {
+  std::string axis = "tp";
+  std::vector<PlannedModules> modules = {};
+};
+
+/// A parameter or buffer as a plan sees it: its full name and sizes.
+using NamedShape = std::pair<std::string, std::vector<std::int64_t>>;
+
+/// The layouts that a plan gives to the parameters and buffers of a model: one for each that the
+/// plan names, for `build` or Python's `parallelize`.
+///
+/// `modules`: the names of all modules, without the model itself. ValueError for an axis that the
+/// mesh does not have, for a pattern that fits no module (the message lists near names) or no
+/// parameter where its style cuts some, and for heads that the axis does not divide.
+LayoutPatterns layouts(const TensorParallelPlan& plan, const Mesh& mesh,
+                       const std::vector<std::string>& modules,
+                       const std::vector<NamedShape>& tensors);
+
+/// A tensor with another placement along one axis of its mesh, by `redistribute`. Where it lies so
+/// already, its gradient is placed alike: what is R on both sides sums its gradient there. The
+/// tensor itself where it is plain, and where its mesh has no such axis.
+/// COLLECTIVE: as `redistribute`.
+at::Tensor placed(const at::Tensor& x, std::string_view axis, const Placement& placement);
+
+/// How a plan wants what enters, or leaves, the module of this name to lie along its axis: its full
+/// name, or the end of one, such as `attention` for the pattern `layers.*.attention`.
+std::optional<Placement> wanted_input(const TensorParallelPlan& plan, std::string_view module);
+std::optional<Placement> wanted_output(const TensorParallelPlan& plan, std::string_view module);
+
+/// `x` placed so. `x` itself where it is plain, and where the plan says nothing of such a module.
+/// COLLECTIVE: as `redistribute`.
+at::Tensor placed_input(const at::Tensor& x, const TensorParallelPlan& plan,
+                        std::string_view module);
+at::Tensor placed_output(const at::Tensor& x, const TensorParallelPlan& plan,
+                         std::string_view module);
+
+struct LlamaPlanOptions {
+  std::string axis = "tp";
+  /// Between blocks each rank holds a part of the sequence, and norms and dropout work on it.
+  bool sequence_parallel = false;
+  /// Logits stay cut along the vocabulary, and so does the loss; otherwise they are gathered.
+  bool loss_parallel = true;
+  /// Heads of queries, and of keys and values, if they shall be checked against the axis.
+  std::int64_t heads = 0;
+  std::int64_t key_value_heads = 0;
+};
+
+/// The plan for Llama-like models, by Meta's names (wq, wk, wv, wo, w1, w2, w3, ...) or Hugging
+/// Face's (q_proj, ..., lm_head). Communication for each layer: forward 2 P->R, backward 2 P->R;
+/// with sequence parallelism 2 S->R and 2 P->S in each direction, and the gradients of the norms.
+TensorParallelPlan llama_plan(const LlamaPlanOptions& options = {});
+
+/// The same for a module (a std::shared_ptr to one, or a holder).
+template <class Module>
+LayoutPatterns layouts_of(const TensorParallelPlan& plan, const Mesh& mesh, const Module& module) {
+  std::vector<std::string> modules;
+  for (const auto& item : module->named_modules("", /*include_self=*/false))
+    modules.push_back(item.key());
+  std::vector<NamedShape> tensors;
+  for (const auto& item : module->named_parameters())
+    tensors.emplace_back(item.key(), item.value().sizes().vec());
+  for (const auto& item : module->named_buffers())
+    tensors.emplace_back(item.key(), item.value().sizes().vec());
+  return layouts(plan, mesh, modules, tensors);
+}
+
+/// `build` by a plan. A plan without entries replicates all.
+template <class Make>
+auto build(World& world, const Mesh& mesh, const TensorParallelPlan& plan, Make&& make) {
+  BuildScope scope(world, mesh);
+  auto module = make();
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& item : module->named_parameters())
+    tensors.emplace_back(item.key(), item.value());
+  for (const auto& item : module->named_buffers()) tensors.emplace_back(item.key(), item.value());
+  scope.finish(tensors, layouts_of(plan, mesh, module));
+  return module;
+}
+
+}  // namespace intarsia

@@ -1,0 +1,81 @@
+// Plans of tensor parallelism.
+#include <torch/csrc/utils/pybind.h>
+
+#include <string>
+#include <vector>
+
+#include "bind.h"
+#include "intarsia/tensor_parallel.h"
+
+using namespace pybind11::literals;
+
+namespace intarsia {
+namespace {
+
+template <class Function>
+void bind_style(py::module_& m, const char* name, Function style, const char* doc) {
+  m.def(
+      name,
+      [style](std::optional<Placement> input, std::optional<Placement> output, std::int64_t heads) {
+        return style({input, output, heads});
+      },
+      "input"_a = std::nullopt, "output"_a = std::nullopt, "heads"_a = 0, doc);
+}
+
+}  // namespace
+
+void bind_tensor_parallel(py::module_& m) {
+  py::class_<ModuleStyle>(m, "ModuleStyle", "What a plan does to a module, along its axis.")
+      .def(py::init<std::vector<std::pair<std::string, Placement>>, std::optional<Placement>,
+                    std::optional<Placement>, std::int64_t>(),
+           "parameters"_a, "input"_a = std::nullopt, "output"_a = std::nullopt, "heads"_a = 0)
+      .def_readonly("parameters", &ModuleStyle::parameters)
+      .def_readonly("input", &ModuleStyle::input)
+      .def_readonly("output", &ModuleStyle::output)
+      .def_readonly("heads", &ModuleStyle::heads);
+  bind_style(m, "column", column, "A linear module whose outputs are cut: weight S(0), bias S(0).");
+  bind_style(m, "row", row, "A linear module whose inputs are cut: weight S(1), bias R.");
+  bind_style(m, "vocabulary", vocabulary, "An embedding whose vocabulary is cut: weight S(0).");
+  m.def("sequence", &sequence, "dim"_a = 1, "A norm whose input is cut along the sequence.");
+  m.def("prepare_input", &prepare_input, "placement"_a);
+  m.def("prepare_output", &prepare_output, "placement"_a);
+
+  py::class_<TensorParallelPlan>(m, "TensorParallelPlan",
+                                 "Which modules are cut along one axis of a mesh, by names.")
+      .def(py::init([](std::vector<std::pair<std::string, ModuleStyle>> modules, std::string axis) {
+             TensorParallelPlan plan{std::move(axis), {}};
+             for (auto& [pattern, style] : modules) plan.modules.push_back({pattern, style});
+             return plan;
+           }),
+           "modules"_a, "axis"_a = "tp")
+      .def_readonly("axis", &TensorParallelPlan::axis)
+      .def_property_readonly("modules",
+                             [](const TensorParallelPlan& plan) {
+                               std::vector<std::pair<std::string, ModuleStyle>> modules;
+                               for (const PlannedModules& entry : plan.modules)
+                                 modules.emplace_back(entry.pattern, entry.style);
+                               return modules;
+                             })
+      .def("__bool__", [](const TensorParallelPlan& plan) { return !plan.modules.empty(); });
+  m.def("layouts", &layouts, "plan"_a, "mesh"_a, "modules"_a, "tensors"_a,
+        "The layouts that a plan gives to a model's parameters and buffers, as names and texts.");
+  m.def("placed", &placed, "x"_a, "axis"_a, "placement"_a, WithoutGil(),
+        "A tensor with another placement along one axis of its mesh.");
+  m.def("wanted_input", &wanted_input, "plan"_a, "module"_a);
+  m.def("wanted_output", &wanted_output, "plan"_a, "module"_a);
+  m.def("placed_input", &placed_input, "x"_a, "plan"_a, "module"_a, WithoutGil(),
+        "A tensor as the plan wants what enters the module of this name.");
+  m.def("placed_output", &placed_output, "x"_a, "plan"_a, "module"_a, WithoutGil(),
+        "A tensor as the plan wants what leaves the module of this name.");
+  m.def(
+      "llama_plan",
+      [](std::string axis, bool sequence_parallel, bool loss_parallel, std::int64_t heads,
+         std::int64_t key_value_heads) {
+        return llama_plan(
+            {std::move(axis), sequence_parallel, loss_parallel, heads, key_value_heads});
+      },
+      "axis"_a = "tp", "sequence_parallel"_a = false, "loss_parallel"_a = true, "heads"_a = 0,
+      "key_value_heads"_a = 0, "The plan for Llama-like models.");
+}
+
+}  // namespace intarsia

@@ -1,0 +1,148 @@
+"""Parameters that every rank stores a piece of, and that are gathered when they are used."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from . import _C
+from ._parallelize import place
+from ._tensor import LayoutLike
+from ._world import MeshLike, to_mesh
+from ._world import mesh as default_mesh
+
+
+class Sharding:
+    """The handle that fully_shard returns. The module keeps it too."""
+
+    def __init__(self, sharded: _C.FullyShard):
+        self._sharded = sharded
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients of backwards inside stay unreduced; the next one outside reduces their sum."""
+        scope = _C.NoSyncScope(self._sharded)
+        try:
+            yield
+        finally:
+            scope.close()
+
+    def finish(self) -> None:
+        """For a rank whose loss used none of the parameters. COLLECTIVE: with the others' backward."""
+        self._sharded.finish()
+
+    def release(self) -> None:
+        """Drops what is gathered: after an evaluation, for example."""
+        self._sharded.release()
+
+    def gathered(self) -> int:
+        """How many groups are gathered, or on their way."""
+        return self._sharded.gathered()
+
+    def most_gathered(self) -> int:
+        """The most there ever were."""
+        return self._sharded.most_gathered()
+
+    def groups(self) -> list[_C.GroupReport]:
+        """What each group did."""
+        return self._sharded.groups()
+
+    def report(self) -> str:
+        """The groups, what was moved ahead of its use, and what that spared, as a table."""
+        return self._sharded.report()
+
+
+def _blocks(module: nn.Module, patterns: Sequence[str] | None) -> list[str]:
+    """Names of the modules whose parameters make a group each."""
+    names = [name for name, _ in module.named_modules() if name]
+    if patterns is None:
+        found: list[str] = []
+        for name, part in module.named_modules():
+            if isinstance(part, (nn.ModuleList, nn.Sequential)):
+                inside = any(name.startswith(other + ".") for other in found)
+                found += [] if inside else [f"{name}.{key}".lstrip(".") for key in part._modules]
+        return found
+    out = []
+    for pattern in patterns:
+        fits = [n for n in fnmatch.filter(names, pattern) if n.count(".") == pattern.count(".")]
+        if not fits:
+            raise ValueError(f"[fully_shard] {pattern!r} fits none of the modules {', '.join(names)}")
+        out += fits
+    return out
+
+
+def _cast_floats(values, dtype):
+    """The same structure with floating tensors in another dtype."""
+    if isinstance(values, Tensor):
+        return values.to(dtype) if values.is_floating_point() else values
+    if isinstance(values, (list, tuple)):
+        return type(values)(_cast_floats(v, dtype) for v in values)
+    if isinstance(values, dict):
+        return {key: _cast_floats(v, dtype) for key, v in values.items()}
+    return values
+
+
+def fully_shard(
+    module: nn.Module,
+    *,
+    mesh: MeshLike | None = None,
+    shard: str | Sequence[str] = ("dp",),
+    replicate: str | Sequence[str] = (),
+    layouts: Mapping[str, LayoutLike] | _C.TensorParallelPlan | None = None,
+    blocks: Sequence[str] | None = None,
+    dims: Mapping[str, int] | None = None,
+    param_dtype: torch.dtype | None = None,
+    reduce_dtype: torch.dtype | None = None,
+    output_dtype: torch.dtype | None = None,
+    keep_after_forward: bool = False,
+    prefetch: bool = True,
+    offload: bool = False,
+    world: _C.World | None = None,
+) -> Sharding:
+    """Shards the parameters of a module in place: each rank stores a piece, and an op that uses one gets it
+    gathered.
+
+    `shard`: the mesh axes over which parameters are cut; `replicate`: axes over which whole sets of pieces are
+    replicated (hybrid sharding). Parameters that are plain are distributed first, by the patterns of `layouts`
+    or by a plan of tensor parallelism, and those on torch.device("meta") are made in pieces: no rank ever
+    holds a whole one, unless it uses it. Parameters that are distributed already are used as they lie.
+    `blocks`: patterns of module names, such as `layers.*`: the parameters of each module that fits are gathered
+    together; without it, the elements of the outermost ModuleLists and Sequentials are. `dims`: which dimension
+    to cut, by pattern of names; else the first. `param_dtype`: what is gathered and computed with, to which the
+    module's floating inputs are cast; `reduce_dtype`: what gradients are reduced in; `output_dtype`: what the module's
+    floating outputs are cast to. See intarsia/fully_shard.h. Communicates nothing.
+    """
+    on = default_mesh() if mesh is None else to_mesh(mesh)
+    axes = [shard] if isinstance(shard, str) else list(shard)
+    copies = [replicate] if isinstance(replicate, str) else list(replicate)
+    options = _C.FullyShardOptions(
+        axes, copies, list((dims or {}).items()), param_dtype, reduce_dtype, keep_after_forward, prefetch, offload
+    )
+    used: dict[str, _C.Layout] = {}
+
+    def stored(name: str, tensor: Tensor, layout: _C.Layout) -> _C.Layout:
+        if not isinstance(tensor, nn.Parameter):
+            return layout
+        used[name] = layout
+        return _C.sharded_layout(layout, tensor.dim(), options, name)
+
+    place(module, on, layouts or {}, world, stored, "fully_shard")
+    named = dict(module.named_parameters())
+    groups = [
+        (group, [(name, named[name], used.get(name)) for name in names])
+        for group, names in _C.parameter_groups(list(named.items()), _blocks(module, blocks))
+    ]
+    sharding = Sharding(_C.fully_shard(groups, options))
+    module.__dict__.setdefault("_intarsia_sharding", []).append(sharding)  # as long as the parameters live
+    if param_dtype is not None:
+        module.register_forward_pre_hook(
+            lambda _, args, kwargs: (_cast_floats(args, param_dtype), _cast_floats(kwargs, param_dtype)),
+            with_kwargs=True,
+        )
+    if output_dtype is not None:
+        module.register_forward_hook(lambda _, args, output: _cast_floats(output, output_dtype))
+    return sharding

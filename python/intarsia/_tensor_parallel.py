@@ -1,0 +1,118 @@
+"""Tensor parallelism by the names of modules: plans, and the hooks that place what flows between modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from . import _C
+from ._C import (  # noqa: F401
+    ModuleStyle,
+    TensorParallelPlan,
+    llama_plan,
+    placed_input,
+    placed_output,
+    wanted_input,
+    wanted_output,
+)
+
+PlacementLike = _C.Placement | str
+
+
+def _placement(given: PlacementLike) -> _C.Placement:
+    return _C.Placement.parse(given) if isinstance(given, str) else given
+
+
+def _maybe(given: PlacementLike | None) -> _C.Placement | None:
+    return None if given is None else _placement(given)
+
+
+def column(
+    *, input: PlacementLike | None = None, output: PlacementLike | None = None, heads: int = 0
+) -> ModuleStyle:
+    """A linear module whose outputs are cut: weight S(0), bias S(0). `input`, `output`: how what enters and
+    leaves it shall lie along the axis. `heads`: how many it makes, which the axis must divide."""
+    return _C.column(_maybe(input), _maybe(output), heads)
+
+
+def row(
+    *, input: PlacementLike | None = None, output: PlacementLike | None = None, heads: int = 0
+) -> ModuleStyle:
+    """A linear module whose inputs are cut: weight S(1), bias R. Terms of a sum leave it."""
+    return _C.row(_maybe(input), _maybe(output), heads)
+
+
+def vocabulary(*, input: PlacementLike | None = None, output: PlacementLike | None = None) -> ModuleStyle:
+    """An embedding whose vocabulary is cut: weight S(0). Terms of a sum leave it."""
+    return _C.vocabulary(_maybe(input), _maybe(output))
+
+
+def sequence(dim: int = 1) -> ModuleStyle:
+    """A norm whose input is cut along the sequence: parameters R, input S(dim)."""
+    return _C.sequence(dim)
+
+
+def prepare_input(placement: PlacementLike) -> ModuleStyle:
+    """Only places what enters."""
+    return _C.prepare_input(_placement(placement))
+
+
+def prepare_output(placement: PlacementLike) -> ModuleStyle:
+    """Only places what leaves."""
+    return _C.prepare_output(_placement(placement))
+
+
+def placed(x: Tensor, axis: str, placement: PlacementLike) -> Tensor:
+    """A tensor with another placement along one axis of its mesh; itself where it is plain.
+    COLLECTIVE: all ranks of the mesh, unless nothing has to move."""
+    return _C.placed(x, axis, _placement(placement))
+
+
+def plan_layouts(module: nn.Module, plan: TensorParallelPlan, mesh: _C.Mesh) -> Mapping[str, str]:
+    """The layouts that a plan gives to a module's parameters and buffers, by name."""
+    modules = [name for name, _ in module.named_modules(remove_duplicate=False) if name]
+    tensors = [
+        (name, list(tensor.shape))
+        for named in (module.named_parameters, module.named_buffers)
+        for name, tensor in named(remove_duplicate=False)
+    ]
+    return dict(_C.layouts(plan, mesh, modules, tensors))
+
+
+def _first_placed(values: Sequence[Any], axis: str, placement: _C.Placement) -> list[Any] | None:
+    """The values with the first distributed tensor placed; None where there is none."""
+    for at, value in enumerate(values):
+        if isinstance(value, Tensor) and _C.has_layout(value):
+            return [*values[:at], _C.placed(value, axis, placement), *values[at + 1 :]]
+    return None
+
+
+def place_by_plan(module: nn.Module, plan: TensorParallelPlan) -> None:
+    """Adds hooks that place the first distributed tensor which enters or leaves a module that the plan names."""
+
+    def hook_before(wanted: _C.Placement):
+        def place(_: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+            if (given := _first_placed(args, plan.axis, wanted)) is not None:
+                return tuple(given), kwargs
+            if (named := _first_placed(list(kwargs.values()), plan.axis, wanted)) is not None:
+                return args, dict(zip(kwargs, named))
+            return None
+
+        return place
+
+    def hook_after(wanted: _C.Placement):
+        def place(_: nn.Module, __: tuple, output: Any) -> Any:
+            if isinstance(output, Tensor):
+                return _C.placed(output, plan.axis, wanted)
+            given = _first_placed(output, plan.axis, wanted) if isinstance(output, (tuple, list)) else None
+            return None if given is None else type(output)(given)
+
+        return place
+
+    for name, part in module.named_modules():
+        if (wanted := _C.wanted_input(plan, name)) is not None:
+            part.register_forward_pre_hook(hook_before(wanted), with_kwargs=True)
+        if (wanted := _C.wanted_output(plan, name)) is not None:
+            part.register_forward_hook(hook_after(wanted))
