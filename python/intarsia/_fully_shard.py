@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -16,8 +17,12 @@ from ._world import MeshLike, to_mesh
 from ._world import mesh as default_mesh
 
 
+# A handle lives as long as its module, so that one may leave it lying about.
+_shardings: weakref.WeakKeyDictionary[nn.Module, list[Sharding]] = weakref.WeakKeyDictionary()
+
+
 class Sharding:
-    """The handle that fully_shard returns. The module keeps it too."""
+    """The handle that fully_shard returns. It lives as long as the module."""
 
     def __init__(self, sharded: _C.FullyShard):
         self._sharded = sharded
@@ -137,7 +142,7 @@ def fully_shard(
         for group, names in _C.parameter_groups(list(named.items()), _blocks(module, blocks))
     ]
     sharding = Sharding(_C.fully_shard(groups, options))
-    module.__dict__.setdefault("_intarsia_sharding", []).append(sharding)  # as long as the parameters live
+    _shardings.setdefault(module, []).append(sharding)
     if param_dtype is not None:
         module.register_forward_pre_hook(
             lambda _, args, kwargs: (_cast_floats(args, param_dtype), _cast_floats(kwargs, param_dtype)),

@@ -405,6 +405,11 @@ void ShardGroup::take_gradient(std::size_t index, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   const BelowAutograd below;
   const Stored& p = parameters_[index];
+  if (gradient.requires_grad()) {
+    fail<UnsupportedError>("fully_shard", "the gradient of '", p.name,
+                           "' has a graph of its own (create_graph), which reducing it in a group "
+                           "would cut; use torch::autograd::grad for gradients of gradients");
+  }
   at::Tensor whole =
       is_ours(gradient) ? gradient : distribute(gradient, without_partial(p.used->layout), world_);
   const Spec spec = impl_of(whole).spec();

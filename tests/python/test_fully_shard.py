@@ -293,6 +293,28 @@ def test_four_processes():
         train(mesh, world, **MESHES[mesh])
 
 
+def test_copies_states_and_autocast():
+    world = intarsia.lockstep_world(2)
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+    net = copy.deepcopy(plain)
+    intarsia.fully_shard(net, mesh="[dp=2]", world=world)
+    x = torch.randn(4, 6)
+    rows = intarsia.distribute(x, "[dp=2] S(0)", world=world)
+    with torch.autocast("cpu", torch.bfloat16):
+        net(rows).float().square().sum().backward()
+        plain(x).float().square().sum().backward()
+    for p, q in zip(net.parameters(), plain.parameters(), strict=True):
+        # Two halves of the batch, each rounded to bfloat16 (2^-8).
+        assert torch.allclose(intarsia.full(p.grad), q.grad, rtol=2**-6, atol=2**-6 * q.grad.abs().max().item())
+    with torch.no_grad():
+        other = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+        net.load_state_dict(other.state_dict())
+        assert torch.allclose(intarsia.full(net(rows)), other(x), atol=1e-6)
+        copied = copy.deepcopy(net)  # stored alike, and gathered tensor by tensor
+        assert torch.allclose(intarsia.full(copied(rows)), other(x), atol=1e-6)
+
+
 def test_built_in_pieces():
     """Parameters on the meta device are made in pieces, with the values that one rank gives them."""
     values = []
@@ -321,6 +343,10 @@ def test_refusals():
         "it must be R there",
         lambda: intarsia.fully_shard(net(), mesh="[dp=4]", world=world, layouts={"weight": "S(0)"}),
     )
+    graph = net()
+    intarsia.fully_shard(graph, mesh="[dp=4]", world=world)
+    loss = graph(intarsia.distribute(torch.randn(4, 4), "[dp=4] S(0)", world=world)).square().sum()
+    refuses(NotImplementedError, "create_graph", lambda: loss.backward(create_graph=True))
     refuses(ValueError, "has 1 dimensions", lambda: intarsia.fully_shard(net(), mesh="[dp=4]", world=world, dims={"bias": 1}))
     twice = net()
     intarsia.fully_shard(twice, mesh="[dp=4]", world=world)
