@@ -124,13 +124,16 @@ bool is_exchange(const Finding& f) {
   return f.trial.what == Measured::all_to_all || f.trial.what == Measured::one_partner;
 }
 
-void fit_exchanges(Subject& subject) {
+/// Fits the link. What is exchanged is written to memory too, so no link is faster than copies are,
+/// which also bounds one whose times are so noisy that they do not grow with bytes.
+void fit_exchanges(Subject& subject, double copy_bandwidth) {
   std::vector<Timing> timings;
   for (const Finding& f : subject.findings) {
     if (is_exchange(f)) timings.push_back({f.trial.messages(), f.trial.received(), f.seconds});
   }
   const Link found = fit_link(timings);
-  subject.link = {rounded(found.latency), rounded(found.overhead), rounded(found.bandwidth)};
+  subject.link = {rounded(found.latency), rounded(found.overhead),
+                  rounded(std::min(found.bandwidth, copy_bandwidth))};
   for (Finding& f : subject.findings) {
     if (is_exchange(f)) f.fitted = seconds_of(subject.link, f.trial.messages(), f.trial.received());
   }
@@ -272,7 +275,7 @@ Calibration calibrate(World& world, const CalibrationOptions& options) {
   for (Subject& s : subjects) add_trials(s, options.sizes);
 
   topology.copy_bandwidth = rounded(measure_all(world, subjects, options.repeats));
-  for (Subject& s : subjects) fit_exchanges(s);
+  for (Subject& s : subjects) fit_exchanges(s, topology.copy_bandwidth);
   const std::int64_t large = options.sizes.back() / 5;  // the last two sizes, with their rounding
   const auto relative = [&](Measured what) {
     return fit_relative(subjects, what, topology.copy_bandwidth, large);

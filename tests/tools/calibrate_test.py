@@ -47,16 +47,16 @@ def rows(said):
             for kind, n, size, unit, us, _ in ROW.findall(said) if kind == "all_to_all"]  # fmt: skip
 
 
-def check_link(link):
-    assert link["overhead_us"] >= 0 and link["latency_us"] >= 0, link
-    assert 0 < link["overhead_us"] + link["latency_us"] < math.inf, link
-    assert 0 < link["gigabytes_per_s"] < math.inf, link
+def check_link(link, copy):
+    """What holds however noisy the times were; how near they are is the timed test's."""
+    assert 0 <= link["overhead_us"] < math.inf and 0 <= link["latency_us"] < math.inf, link
+    assert 0 < link["gigabytes_per_s"] <= copy, link
 
 
 def check(topology, levels):
     assert [(x["name"], x["ranks"]) for x in topology["levels"]] == levels, topology
     for link in topology["levels"] + topology.get("axes", []):
-        check_link(link)
+        check_link(link, topology["copy_gigabytes_per_s"])
     for figure in (topology["copy_gigabytes_per_s"], *topology["relative"].values()):
         assert 0 < figure < math.inf, topology
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
