@@ -25,6 +25,16 @@ namespace intarsia {
 /// first pattern that fits decides; what none fits is replicated.
 using LayoutPatterns = std::vector<std::pair<std::string, std::string>>;
 
+/// Parameters or buffers of a module, by name.
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+/// What `named_parameters()` or `named_buffers()` of a module gives, in its order, after `begin`.
+template <class Items>
+NamedTensors named_tensors(const Items& items, NamedTensors begin = {}) {
+  for (const auto& item : items) begin.emplace_back(item.key(), item.value());
+  return begin;
+}
+
 /// Whether a name fits a pattern.
 bool matches(std::string_view name, std::string_view pattern);
 
@@ -42,8 +52,7 @@ class BuildScope {
 
   /// Ends the scope, lays the named tensors out, and makes them. ValueError for a tensor that was
   /// not made in this scope, and for a pattern that fits no name.
-  void finish(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
-              const LayoutPatterns& patterns);
+  void finish(const NamedTensors& tensors, const LayoutPatterns& patterns);
 
  private:
   void leave();
@@ -57,10 +66,8 @@ template <class Make>
 auto build(World& world, const Mesh& mesh, const LayoutPatterns& patterns, Make&& make) {
   BuildScope scope(world, mesh);
   auto module = make();
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const auto& item : module->named_parameters())
-    tensors.emplace_back(item.key(), item.value());
-  for (const auto& item : module->named_buffers()) tensors.emplace_back(item.key(), item.value());
+  const auto tensors =
+      named_tensors(module->named_buffers(), named_tensors(module->named_parameters()));
   scope.finish(tensors, patterns);
   return module;
 }

@@ -147,9 +147,8 @@ std::vector<ParameterGroup> parameter_groups(const torch::nn::Module& module,
                                              const std::vector<std::string>& blocks = {});
 
 /// The same from names alone, for other languages: `modules` are the names of all modules that fit.
-std::vector<ParameterGroup> parameter_groups(
-    const std::vector<std::pair<std::string, at::Tensor>>& parameters,
-    const std::vector<std::string>& modules);
+std::vector<ParameterGroup> parameter_groups(const NamedTensors& parameters,
+                                             const std::vector<std::string>& modules);
 
 /// A layout with shard axes cut as fully_shard does: dimension `dim` after all other cuts of it. A
 /// tensor without dimensions stays as it is.
@@ -162,10 +161,9 @@ struct ShardedBuild {
   LayoutPatterns stored;
   std::vector<Layout> use;  ///< by tensor
 };
-ShardedBuild plan_sharded_build(const Mesh& mesh,
-                                const std::vector<std::pair<std::string, at::Tensor>>& parameters,
-                                const std::vector<std::pair<std::string, at::Tensor>>& buffers,
-                                const LayoutPatterns& patterns, const FullyShardOptions& options);
+ShardedBuild plan_sharded_build(const Mesh& mesh, const NamedTensors& parameters,
+                                const NamedTensors& buffers, const LayoutPatterns& patterns,
+                                const FullyShardOptions& options);
 
 /// A module and its sharding.
 template <class Module>
@@ -185,11 +183,8 @@ auto build_sharded(World& world, const Mesh& mesh, const Layouts& layouts,
                    const std::vector<std::string>& blocks = {}) {
   BuildScope scope(world, mesh);
   auto module = make();
-  std::vector<std::pair<std::string, at::Tensor>> parameters;
-  std::vector<std::pair<std::string, at::Tensor>> buffers;
-  for (const auto& item : module->named_parameters())
-    parameters.emplace_back(item.key(), item.value());
-  for (const auto& item : module->named_buffers()) buffers.emplace_back(item.key(), item.value());
+  const auto parameters = named_tensors(module->named_parameters());
+  const auto buffers = named_tensors(module->named_buffers());
   LayoutPatterns patterns;
   if constexpr (std::is_convertible_v<Layouts, TensorParallelPlan>) {
     patterns = layouts_of(layouts, mesh, module);
@@ -199,9 +194,7 @@ auto build_sharded(World& world, const Mesh& mesh, const Layouts& layouts,
     patterns = layouts(module);
   }
   const ShardedBuild plan = plan_sharded_build(mesh, parameters, buffers, patterns, options);
-  auto all = parameters;
-  all.insert(all.end(), buffers.begin(), buffers.end());
-  scope.finish(all, plan.stored);
+  scope.finish(named_tensors(module->named_buffers(), parameters), plan.stored);
   auto groups = parameter_groups(*module, blocks);
   for (ParameterGroup& group : groups) {
     for (ShardedParameter& p : group.parameters) {

@@ -140,10 +140,8 @@ template <class Make>
 auto build(World& world, const Mesh& mesh, const TensorParallelPlan& plan, Make&& make) {
   BuildScope scope(world, mesh);
   auto module = make();
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const auto& item : module->named_parameters())
-    tensors.emplace_back(item.key(), item.value());
-  for (const auto& item : module->named_buffers()) tensors.emplace_back(item.key(), item.value());
+  const auto tensors =
+      named_tensors(module->named_buffers(), named_tensors(module->named_parameters()));
   scope.finish(tensors, layouts_of(plan, mesh, module));
   return module;
 }

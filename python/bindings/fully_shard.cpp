@@ -10,8 +10,6 @@ using namespace pybind11::literals;
 namespace intarsia {
 namespace {
 
-using Named = std::vector<std::pair<std::string, at::Tensor>>;
-
 /// What Python passes for one parameter: name, tensor, and its layout in use if it is cut already.
 using Given = std::tuple<std::string, at::Tensor, std::optional<Layout>>;
 
@@ -83,7 +81,7 @@ void bind_fully_shard(py::module_& m) {
   m.def("sharded_layout", &sharded_layout, "use"_a, "dims"_a, "options"_a, "name"_a);
   m.def(
       "parameter_groups",
-      [](const Named& parameters, const std::vector<std::string>& modules) {
+      [](const NamedTensors& parameters, const std::vector<std::string>& modules) {
         std::vector<std::pair<std::string, std::vector<std::string>>> out;
         for (const ParameterGroup& group : parameter_groups(parameters, modules)) {
           std::vector<std::string> names;

@@ -17,8 +17,6 @@
 #include "intarsia/error.h"
 #include "intarsia/tensor.h"
 #include "parallel/shard_group.h"
-#include "tensor/decide.h"
-#include "tensor/dispatch.h"
 #include "tensor/state.h"
 #include "tensor/translating.h"
 
@@ -111,8 +109,7 @@ class Sharding final : public UseSource, public std::enable_shared_from_this<Sha
   }
   std::uint64_t writes() const override { return writes_; }
 
-  // ---- what the handle passes on
-  // -----------------------------------------------------------------
+  // ---- what the handle passes on ---------------------------------------------------------------
   void finish() {
     const std::scoped_lock lock(mutex_);
     end_backward();
@@ -138,7 +135,7 @@ class Sharding final : public UseSource, public std::enable_shared_from_this<Sha
   void enter(Index g);
   void step_to(std::size_t position, bool use);
   void finish_phase();
-  std::optional<std::size_t> position_of(Index g) const;
+  std::optional<std::size_t> position_of(Index g);
   void gather(Index g);
   void complete(Index g);
   void drop(Index g);
@@ -217,8 +214,8 @@ void Sharding::keep_only(Index a, Index b) {
   }
 }
 
-std::optional<std::size_t> Sharding::position_of(Index g) const {
-  const std::vector<Index>& order = phase_ == Phase::forward ? orders_.forward : orders_.backward;
+std::optional<std::size_t> Sharding::position_of(Index g) {
+  const std::vector<Index>& order = orders_.of(phase_);
   const auto at = std::find(order.begin() + static_cast<std::ptrdiff_t>(next_), order.end(), g);
   if (at == order.end()) return std::nullopt;
   return static_cast<std::size_t>(at - order.begin());
@@ -263,8 +260,7 @@ void Sharding::enter(Index g) {
   }
   if (learning_) seen_.of(now).push_back(g);
   auto at = position_of(g);
-  if (!at && now == Phase::forward && running_ &&
-      std::find(orders_.forward.begin(), orders_.forward.end(), g) != orders_.forward.end()) {
+  if (!at && now == Phase::forward && running_ && contains(orders_.forward, g)) {
     finish_phase();  // a new pass
     at = position_of(g);
   }
@@ -363,10 +359,9 @@ void Sharding::reduce_unexpected() {
   std::vector<std::string> axes = options_.replicate;
   axes.insert(axes.end(), options_.shard.begin(), options_.shard.end());
   const Comm comm = world_->along(mesh_, axes);
-  at::Tensor used = at::zeros({static_cast<std::int64_t>(asked.size())}, at::kInt);
-  for (std::size_t k = 0; k < asked.size(); ++k) {
-    used[static_cast<std::int64_t>(k)] = groups_[asked[k]]->has_any() ? 1 : 0;
-  }
+  std::vector<int> has_any;
+  for (const Index g : asked) has_any.push_back(groups_[g]->has_any() ? 1 : 0);
+  const at::Tensor used = at::tensor(has_any, at::kInt);
   const std::vector<at::Tensor> mine(comm.members().size(), used.to(world_->piece_device()));
   const auto all = all_reduce(comm, mine, Placement::partial(Reduction::sum),
                               Call{.tensor = "used groups", .op = "fully_shard"})
@@ -404,18 +399,16 @@ void Sharding::end_backward() {
 void Sharding::agree() {
   learning_ = false;
   const std::size_t limit = 4 * groups_.size() + 1;  // of each list, with its length
-  const auto encode = [&](at::Tensor& row, std::int64_t at, const std::vector<Index>& list) {
-    const std::size_t n = std::min(list.size(), limit - 1);
-    row[at] = static_cast<std::int64_t>(n);
-    for (std::size_t i = 0; i < n; ++i) {
-      row[at + 1 + static_cast<std::int64_t>(i)] = static_cast<std::int64_t>(list[i]);
-    }
-  };
+  std::vector<std::int64_t> encoded;
+  for (const auto* list : {&seen_.forward, &seen_.backward, &seen_ready_}) {
+    const std::size_t end = encoded.size() + limit;
+    const std::size_t n = std::min(list->size(), limit - 1);
+    encoded.push_back(static_cast<std::int64_t>(n));
+    encoded.insert(encoded.end(), list->begin(), list->begin() + static_cast<std::ptrdiff_t>(n));
+    encoded.resize(end);
+  }
+  const at::Tensor row = at::tensor(encoded, at::kLong);
   const auto length = static_cast<std::int64_t>(limit);
-  at::Tensor row = at::zeros({3 * length}, at::kLong);
-  encode(row, 0, seen_.forward);
-  encode(row, length, seen_.backward);
-  encode(row, 2 * length, seen_ready_);
   std::vector<std::string> axes;
   for (std::size_t a = 0; a < mesh_.axes(); ++a) axes.emplace_back(mesh_.name(a));
   const Comm comm = world_->along(mesh_, axes);
@@ -582,20 +575,16 @@ Layout sharded_layout(const Layout& use, std::size_t dims, const FullyShardOptio
     fail<ValueError>("fully_shard", "'", name, "' has ", dims, " dimensions, none of which is ",
                      dim);
   }
+  const auto check_whole = [&](std::string_view kind, const std::string& axis) {
+    if (use.placement(axis).is_replicate()) return;
+    fail<ValueError>("fully_shard", "'", name, "' is used in layout ", use, ", which is ",
+                     use.placement(axis), " on the ", kind, " axis ", axis, "; it must be R there");
+  };
+  for (const std::string& axis : options.replicate) check_whole("replicate", axis);
   Layout out = use;
   for (const std::string& axis : options.shard) {
-    if (!use.placement(axis).is_replicate()) {
-      fail<ValueError>("fully_shard", "'", name, "' is used in layout ", use, ", which is ",
-                       use.placement(axis), " on the shard axis ", axis, "; it must be R there");
-    }
+    check_whole("shard", axis);
     out = out.with(axis, Placement::shard(dim));
-  }
-  for (const std::string& axis : options.replicate) {
-    if (!use.placement(axis).is_replicate()) {
-      fail<ValueError>("fully_shard", "'", name, "' is used in layout ", use, ", which is ",
-                       use.placement(axis), " on the replicate axis ", axis,
-                       "; it must be R there");
-    }
   }
   return out;
 }
@@ -605,14 +594,10 @@ std::shared_ptr<FullyShard> fully_shard(std::vector<ParameterGroup> groups,
   std::erase_if(groups, [](const ParameterGroup& g) { return g.parameters.empty(); });
   if (groups.empty()) fail<ValueError>("fully_shard", "there are no parameters");
   const ShardedParameter& first = groups[0].parameters[0];
-  if (!has_layout(first.tensor)) {
-    fail<ValueError>("fully_shard", "parameter '", first.name, "' is ", describe(first.tensor),
-                     "; distribute it first, or use build_sharded()");
-  }
-  const Mesh mesh = layout_of(first.tensor).mesh();
+  const DistributedImpl& impl = distributed(first);
+  const Mesh mesh = impl.spec()->layout.mesh();
   check_axes(mesh, options);
-  auto sharding = std::make_shared<Sharding>(std::move(groups), options,
-                                             impl_of(first.tensor).shared_world(), mesh);
+  auto sharding = std::make_shared<Sharding>(std::move(groups), options, impl.shared_world(), mesh);
   sharding->attach();
   return std::make_shared<Handle>(std::move(sharding));
 }

@@ -11,8 +11,6 @@
 namespace intarsia {
 namespace {
 
-using Named = std::vector<std::pair<std::string, at::Tensor>>;
-
 bool is_inside(std::string_view name, std::string_view module) {
   return name.size() > module.size() && name.starts_with(module) && name[module.size()] == '.';
 }
@@ -41,7 +39,7 @@ void find_blocks(const torch::nn::Module& module, const std::string& name,
 
 }  // namespace
 
-std::vector<ParameterGroup> parameter_groups(const Named& parameters,
+std::vector<ParameterGroup> parameter_groups(const NamedTensors& parameters,
                                              const std::vector<std::string>& modules) {
   std::vector<ParameterGroup> out;
   bool neighbours = false;  // whether the last group is of what lies outside the modules
@@ -86,15 +84,12 @@ std::vector<ParameterGroup> parameter_groups(const torch::nn::Module& module,
       }
     }
   }
-  Named parameters;
-  for (const auto& item : module.named_parameters()) {
-    parameters.emplace_back(item.key(), item.value());
-  }
-  return parameter_groups(parameters, modules);
+  return parameter_groups(named_tensors(module.named_parameters()), modules);
 }
 
-ShardedBuild plan_sharded_build(const Mesh& mesh, const Named& parameters, const Named& buffers,
-                                const LayoutPatterns& patterns, const FullyShardOptions& options) {
+ShardedBuild plan_sharded_build(const Mesh& mesh, const NamedTensors& parameters,
+                                const NamedTensors& buffers, const LayoutPatterns& patterns,
+                                const FullyShardOptions& options) {
   ShardedBuild out;
   std::vector<bool> used(patterns.size(), false);
   const auto layout_of_name = [&](const std::string& name, std::size_t dims) {

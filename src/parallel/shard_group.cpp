@@ -131,6 +131,14 @@ at::Tensor Stored::lock() const {
               : at::Tensor();
 }
 
+DistributedImpl& distributed(const ShardedParameter& parameter) {
+  if (!has_layout(parameter.tensor)) {
+    fail<ValueError>("fully_shard", "parameter '", parameter.name, "' is ",
+                     describe(parameter.tensor), "; distribute it first, or use build_sharded()");
+  }
+  return impl_of(parameter.tensor);
+}
+
 ShardGroup::ShardGroup(ParameterGroup group, const FullyShardOptions& options, World& world,
                        const Mesh& mesh)
     : name_(std::move(group.name)),
@@ -164,11 +172,7 @@ ShardGroup::ShardGroup(ParameterGroup group, const FullyShardOptions& options, W
 
 Stored ShardGroup::describe_parameter(const ShardedParameter& given) {
   constexpr std::string_view where = "fully_shard";
-  if (!has_layout(given.tensor)) {
-    fail<ValueError>(where, "parameter '", given.name, "' is ", describe(given.tensor),
-                     "; distribute it first, or use build_sharded()");
-  }
-  DistributedImpl& impl = impl_of(given.tensor);
+  DistributedImpl& impl = distributed(given);
   const Spec& spec = impl.spec();
   if (spec->layout.mesh() != mesh_) {
     fail<ValueError>(where, "parameter '", given.name, "' lies on ", spec->layout.mesh(),
@@ -243,11 +247,12 @@ void ShardGroup::find_parts(Stored& p) {
     return;
   }
   for (const Coordinate& at : here_) {
-    std::vector<Part> parts;
+    std::vector<RankPart> parts;
     const Boxes mine = boxes(p.used->layout, p.used->sizes, at);
     for (std::int64_t r = 0; r < n; ++r) {
       const Coordinate other = place_in(mesh_, options_.shard, at, r);
-      parts.push_back(shared_part(boxes(stored, p.stored->sizes, other), mine));
+      const Boxes theirs = boxes(stored, p.stored->sizes, other);
+      parts.push_back({theirs.local_shape(), shared_part(theirs, mine)});
     }
     p.parts.push_back(std::move(parts));
   }
@@ -276,7 +281,7 @@ void ShardGroup::store() {
         piece.copy_(old.narrow(p.even, shard_.members()[m].index * length, length));
       } else {
         const auto me = static_cast<std::size_t>(shard_.members()[m].index);
-        copy_part(p.parts[m][me], old.contiguous(), false, piece, p.stored_sizes[m],
+        copy_part(p.parts[m][me].shared, old.contiguous(), false, piece, p.stored_sizes[m],
                   p.used_sizes[m], false);
       }
       pieces.push_back(std::move(piece));
@@ -324,12 +329,10 @@ std::vector<at::Tensor> ShardGroup::gather_input() {
 void ShardGroup::gather() {
   const BelowAutograd below;
   ++report_.gathers;
-  if (is_alone()) {
-    gathering_.emplace(all_gather(shard_, gather_input(), 0));
-    return;
+  if (!is_alone()) {
+    const std::uint64_t bytes = static_cast<std::uint64_t>(length_) * here_.size();
+    state_.charge_own("fully_shard", name_, shard_text_, "S->R", bytes);
   }
-  const std::uint64_t bytes = static_cast<std::uint64_t>(length_) * here_.size();
-  state_.charge_own("fully_shard", name_, shard_text_, "S->R", bytes);
   gathering_.emplace(
       all_gather(shard_, gather_input(), 0, {},
                  Call{.tensor = name_, .op = "fully_shard", .module = module_path()}));
@@ -373,10 +376,8 @@ void ShardGroup::unpack(const Stored& p, std::size_t member, const at::Tensor& r
   const std::int64_t offset = p.slot.offset / size_of(p.used->dtype);
   if (p.even >= 0) return EvenCut{used, rows, offset, p.stored_sizes[member], p.even}.to_whole();
   for (std::int64_t r = 0; r < shard_.size(); ++r) {
-    const Part& part = p.parts[member][static_cast<std::size_t>(r)];
+    const auto& [sizes, part] = p.parts[member][static_cast<std::size_t>(r)];
     if (part.count == 0) continue;
-    const Coordinate other = place_in(mesh_, options_.shard, here_[member], r);
-    const Shape sizes = local_shape(p.stored->layout, p.stored->sizes, other);
     copy_part(part, rows[r].narrow(0, offset, elements(sizes)), true, used, sizes,
               p.used_sizes[member], false);
   }
@@ -392,10 +393,9 @@ void ShardGroup::drop() {
 ShardGroup::Lane& ShardGroup::begin_lane(std::size_t index) {
   Lane& lane = lanes_[index];
   if (lane.terms.empty()) {
+    const auto options = at::TensorOptions(world_.piece_device()).dtype(lane.dtype);
     for (std::size_t m = 0; m < here_.size(); ++m) {
-      const at::Device device = stored_[m].is_meta() ? stored_[m].device() : world_.device();
-      lane.terms.push_back(
-          at::empty({shard_.size(), lane.length}, at::TensorOptions(device).dtype(lane.dtype)));
+      lane.terms.push_back(at::empty({shard_.size(), lane.length}, options));
     }
   }
   return lane;
@@ -438,10 +438,8 @@ void ShardGroup::pack(const Stored& p, std::size_t member, const at::Tensor& gra
   }
   const at::Tensor whole = gradient.contiguous();
   for (std::int64_t r = 0; r < shard_.size(); ++r) {
-    const Part& part = p.parts[member][static_cast<std::size_t>(r)];
+    const auto& [sizes, part] = p.parts[member][static_cast<std::size_t>(r)];
     if (part.count == 0) continue;
-    const Coordinate other = place_in(mesh_, options_.shard, here_[member], r);
-    const Shape sizes = local_shape(p.stored->layout, p.stored->sizes, other);
     copy_part(part, whole, false, rows[r].narrow(0, p.gradient_slot.offset, elements(sizes)), sizes,
               p.used_sizes[member], add);
   }

@@ -24,6 +24,12 @@ struct Slot {
   std::int64_t length = 0;
 };
 
+/// The piece of one rank, and what a used piece has of it.
+struct RankPart {
+  Shape sizes;  ///< of the rank's piece
+  Part shared;
+};
+
 /// A parameter of a group: how it is stored, how it is used, and how the pieces of all shard ranks
 /// make up what is used here.
 struct Stored {
@@ -42,11 +48,14 @@ struct Stored {
   /// The dimension that the shard ranks cut into equal parts; -1 where they are not equal.
   std::int64_t even = -1;
   /// Where they are not, by hosted rank and then by shard rank: what its piece and ours share.
-  std::vector<std::vector<Part>> parts = {};
+  std::vector<std::vector<RankPart>> parts = {};
 
   /// The parameter, if it lives.
   at::Tensor lock() const;
 };
+
+/// The tensor of a parameter. ValueError where it is not distributed.
+DistributedImpl& distributed(const ShardedParameter& parameter);
 
 /// THREADS: guarded by its owner.
 class ShardGroup {

@@ -190,8 +190,7 @@ void BuildScope::leave() {
   t_scope.reset();
 }
 
-void BuildScope::finish(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
-                        const LayoutPatterns& patterns) {
+void BuildScope::finish(const NamedTensors& tensors, const LayoutPatterns& patterns) {
   leave();
   std::vector<bool> used(patterns.size(), false);
   for (const auto& [name, tensor] : tensors) {

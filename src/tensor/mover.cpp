@@ -152,6 +152,17 @@ std::vector<Tensors> all_reduce_together(BufferPool& pool, const StepRoute& s,
   return out;
 }
 
+/// The new pieces of all tensors of one exchange, which is waited for.
+std::vector<Tensors> exchanged(BufferPool& pool, std::vector<Moving> moving, const Asker& asker) {
+  std::vector<Tensors> made;
+  const auto keep = [&made](std::vector<Tensors> all) {
+    made = std::move(all);
+    return Tensors();
+  };
+  start_exchange(pool, std::move(moving), keep, asker).wait();
+  return made;
+}
+
 }  // namespace
 
 std::shared_ptr<const Route> Mover::route(const std::shared_ptr<const Plan>& plan) {
@@ -194,19 +205,10 @@ Pending Mover::start(const Job& job, const Asker& asker) {
 }
 
 std::vector<Tensors> Mover::run(std::vector<JobBetween> jobs, const Asker& asker) {
-  std::vector<Tensors> made(jobs.size());
-  if (jobs.empty() || jobs[0].pieces.empty()) return made;
+  if (jobs.empty() || jobs[0].pieces.empty()) return std::vector<Tensors>(jobs.size());
   std::vector<Moving> moving;
   for (JobBetween& job : jobs) moving.push_back({&job.way->route, std::move(job.pieces)});
-  start_exchange(
-      *pool_, std::move(moving),
-      [&made](std::vector<Tensors> all) {
-        made = std::move(all);
-        return Tensors();
-      },
-      asker)
-      .wait();
-  return made;
+  return exchanged(*pool_, std::move(moving), asker);
 }
 
 std::vector<std::vector<at::Tensor>> Mover::run(std::vector<Job> jobs, const Asker& asker) {
@@ -240,14 +242,7 @@ std::vector<std::vector<at::Tensor>> Mover::run(std::vector<Job> jobs, const Ask
       for (const std::size_t i : waiting) {
         moving.push_back({&ways[i]->steps[next[i]], std::move(jobs[i].pieces)});
       }
-      start_exchange(
-          *pool_, std::move(moving),
-          [&made](std::vector<Tensors> all) {
-            made = std::move(all);
-            return Tensors();
-          },
-          asker)
-          .wait();
+      made = exchanged(*pool_, std::move(moving), asker);
     } else {
       made.resize(waiting.size());
     }
