@@ -85,13 +85,14 @@ AttentionImpl::AttentionImpl(const Config& c) : config(c), head_dim(c.dim / c.he
 }
 
 at::Tensor AttentionImpl::forward(const at::Tensor& given) {
-  const at::Tensor x = placed_input(given, config.plan, "attention");
-  const at::Tensor q = rotary(split_heads(wq(x), head_dim));
-  const at::Tensor k = rotary(split_heads(wk(x), head_dim));
-  const at::Tensor v = split_heads(wv(x), head_dim);
+  const auto made =
+      placed_linears(given, config.plan, "attention", {{wq->weight}, {wk->weight}, {wv->weight}});
+  const at::Tensor q = rotary(split_heads(made[0], head_dim));
+  const at::Tensor k = rotary(split_heads(made[1], head_dim));
+  const at::Tensor v = split_heads(made[2], head_dim);
   const std::int64_t by = config.heads / config.key_value_heads;
   const at::Tensor mixed = kKernels.at(config.attention)(q, share(k, by), share(v, by));
-  return placed_output(wo(mixed.transpose(1, 2).flatten(2)), config.plan, "wo");
+  return placed_linear(mixed.transpose(1, 2).flatten(2), config.plan, "wo", {wo->weight});
 }
 
 FeedForwardImpl::FeedForwardImpl(const Config& c) : plan(c.plan) {
@@ -101,8 +102,8 @@ FeedForwardImpl::FeedForwardImpl(const Config& c) : plan(c.plan) {
 }
 
 at::Tensor FeedForwardImpl::forward(const at::Tensor& given) {
-  const at::Tensor x = placed_input(given, plan, "feed_forward");
-  return placed_output(w2(at::silu(w1(x)) * w3(x)), plan, "w2");
+  const auto made = placed_linears(given, plan, "feed_forward", {{w1->weight}, {w3->weight}});
+  return placed_linear(at::silu(made[0]) * made[1], plan, "w2", {w2->weight});
 }
 
 LayerImpl::LayerImpl(const Config& c) {

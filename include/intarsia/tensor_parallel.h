@@ -10,6 +10,11 @@
 //
 //   x = placed_input(x, plan, "attention");
 //   return placed_output(wo(a), plan, "wo");
+//
+// or, where linear layers begin and end it, so that communication may hide behind them:
+//
+//   const auto qkv = placed_linears(x, plan, "attention", {{wq->weight}, {wk->weight}, ...});
+//   return placed_linear(a, plan, "wo", {wo->weight});
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,6 +28,7 @@
 
 #include "intarsia/build.h"
 #include "intarsia/layout.h"
+#include "intarsia/overlap.h"
 #include "intarsia/placement.h"
 
 namespace intarsia {
@@ -72,6 +78,9 @@ struct PlannedModules {
 struct TensorParallelPlan {
   std::string axis = "tp";
   std::vector<PlannedModules> modules = {};
+  /// In how many chunks placed_linears and placed_linear gather and scatter. 1: as a whole; 0: as
+  /// many as take least time by the world's topology.
+  OverlapOptions overlap = {.chunks = 1};
 };
 
 /// A parameter or buffer as a plan sees it: its full name and sizes.
@@ -105,6 +114,18 @@ at::Tensor placed_input(const at::Tensor& x, const TensorParallelPlan& plan,
 at::Tensor placed_output(const at::Tensor& x, const TensorParallelPlan& plan,
                          std::string_view module);
 
+/// Linear layers of what enters a module: each of `placed_input(x, plan, module)`. Where that
+/// gathers, chunks of `x` travel while others are multiplied, as `plan.overlap` says: see
+/// gathered_linears. COLLECTIVE: as `redistribute`.
+std::vector<at::Tensor> placed_linears(const at::Tensor& x, const TensorParallelPlan& plan,
+                                       std::string_view module,
+                                       const std::vector<LinearParameters>& linears);
+/// A linear layer with what leaves it: `placed_output(linear(x), plan, module)`. Where that
+/// scatters terms, chunks travel while others are multiplied: see scattered_linear. COLLECTIVE: as
+/// `redistribute`.
+at::Tensor placed_linear(const at::Tensor& x, const TensorParallelPlan& plan,
+                         std::string_view module, const LinearParameters& linear);
+
 struct LlamaPlanOptions {
   std::string axis = "tp";
   /// Between blocks each rank holds a part of the sequence, and norms and dropout work on it.
@@ -114,6 +135,8 @@ struct LlamaPlanOptions {
   /// Heads of queries, and of keys and values, if they shall be checked against the axis.
   std::int64_t heads = 0;
   std::int64_t key_value_heads = 0;
+  /// Of the plan: see TensorParallelPlan::overlap.
+  OverlapOptions overlap = {.chunks = 1};
 };
 
 /// The plan for Llama-like models, by Meta's names (wq, wk, wv, wo, w1, w2, w3, ...) or Hugging

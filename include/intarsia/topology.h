@@ -27,7 +27,7 @@ struct Link {
 ///
 /// Written by `intarsia calibrate`, or by hand:
 ///
-///   { "copy_gigabytes_per_s": 1000,
+///   { "copy_gigabytes_per_s": 1000, "gigaflops": 60000,
 ///     "levels": [
 ///       { "name": "node", "ranks": 8, "latency_us": 2, "overhead_us": 8, "gigabytes_per_s": 200 },
 ///       { "name": "cluster", "latency_us": 8, "overhead_us": 15, "gigabytes_per_s": 25 } ],
@@ -56,12 +56,16 @@ struct Topology {
   std::vector<Fused> axes = {};
   /// Bytes per second of a copy within a rank.
   double copy_bandwidth = std::numeric_limits<double>::infinity();
+  /// Operations per second of a rank's matrix products, in float32: where communication can hide
+  /// behind computation, how much of that there is.
+  double flops = std::numeric_limits<double>::infinity();
   /// What a byte costs in the backend's own collectives, relative to one in an all-to-all.
   double all_gather = 1;
   double all_reduce = 1;
 
   /// What is assumed where nothing was declared: one level on which starting a collective costs
-  /// as much as 8 KiB, and a message as much as 1 KiB.
+  /// as much as 8 KiB, and a message as much as 1 KiB; a rank multiplies and adds 50 times while a
+  /// byte arrives.
   static Topology standard();
   /// Reads the text above; unknown names are refused.
   static Topology parse(std::string_view json);

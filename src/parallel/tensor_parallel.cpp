@@ -242,6 +242,29 @@ at::Tensor placed_output(const at::Tensor& x, const TensorParallelPlan& plan,
   return wanted ? placed(x, plan.axis, *wanted) : x;
 }
 
+std::vector<at::Tensor> placed_linears(const at::Tensor& x, const TensorParallelPlan& plan,
+                                       std::string_view module,
+                                       const std::vector<LinearParameters>& linears) {
+  const std::optional<Placement> wanted = wanted_input(plan, module);
+  if (wanted && wanted->is_replicate()) {
+    return gathered_linears(x, linears, plan.axis, plan.overlap);
+  }
+  const at::Tensor input = wanted ? placed(x, plan.axis, *wanted) : x;
+  std::vector<at::Tensor> out;
+  for (const LinearParameters& l : linears) out.push_back(at::linear(input, l.weight, l.bias));
+  return out;
+}
+
+at::Tensor placed_linear(const at::Tensor& x, const TensorParallelPlan& plan,
+                         std::string_view module, const LinearParameters& linear) {
+  const std::optional<Placement> wanted = wanted_output(plan, module);
+  if (wanted && wanted->is_shard() && wanted->split() == 1) {
+    return scattered_linear(x, linear, plan.axis, wanted->dim(), plan.overlap);
+  }
+  const at::Tensor y = at::linear(x, linear.weight, linear.bias);
+  return wanted ? placed(y, plan.axis, *wanted) : y;
+}
+
 TensorParallelPlan llama_plan(const LlamaPlanOptions& options) {
   const Placement whole = Placement::replicate();
   const Placement between = options.sequence_parallel ? Placement::shard(1) : whole;
@@ -261,7 +284,8 @@ TensorParallelPlan llama_plan(const LlamaPlanOptions& options) {
                    .output = options.loss_parallel ? std::nullopt : std::optional(whole)})},
           {"*.attention|*.self_attn", prepare_input(whole)},
           {"*.feed_forward|*.mlp", prepare_input(whole)},
-      }};
+      },
+      options.overlap};
   if (options.sequence_parallel) plan.modules.push_back({"*norm", sequence()});
   return plan;
 }

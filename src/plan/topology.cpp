@@ -37,7 +37,7 @@ double number(const Json& object, const char* name, double otherwise, double uni
   return found->get<double>() * unit;
 }
 
-/// Zero bytes per second would make everything take for ever: no plan would be the cheapest.
+/// Nothing per second would make everything take for ever: no plan would be the cheapest.
 double rate(const Json& object, const char* name) {
   const double value = number(object, name, std::numeric_limits<double>::infinity(), kGiga);
   if (value == 0) fail<ValueError>(kWhere, name, " is 0; leave it out where it costs nothing");
@@ -49,9 +49,9 @@ Link link_of(const Json& object) {
           rate(object, "gigabytes_per_s")};
 }
 
-Json rate_json(double bytes_per_second) {
-  if (bytes_per_second == std::numeric_limits<double>::infinity()) return nullptr;
-  return bytes_per_second / kGiga;
+Json rate_json(double per_second) {
+  if (per_second == std::numeric_limits<double>::infinity()) return nullptr;
+  return per_second / kGiga;
 }
 
 void write_link(Json& object, const Link& link) {
@@ -89,6 +89,7 @@ Topology Topology::standard() {
   Topology out;
   out.levels = {{"all", 0, {1024 / kBandwidth, 8192 / kBandwidth, kBandwidth}}};
   out.copy_bandwidth = 8 * kBandwidth;
+  out.flops = 100 * kBandwidth;
   return out;
 }
 
@@ -114,9 +115,11 @@ Topology Topology::parse(std::string_view text) {
   } catch (const Json::exception& error) {
     fail<ValueError>(kWhere, "not JSON: ", error.what());
   }
-  check_names(json, {"copy_gigabytes_per_s", "levels", "axes", "relative"}, "a topology");
+  check_names(json, {"copy_gigabytes_per_s", "gigaflops", "levels", "axes", "relative"},
+              "a topology");
   Topology out;
   out.copy_bandwidth = rate(json, "copy_gigabytes_per_s");
+  out.flops = rate(json, "gigaflops");
   if (!json.contains("levels") || !json["levels"].is_array() || json["levels"].empty()) {
     fail<ValueError>(kWhere, "there are no levels; give at least one");
   }
@@ -165,6 +168,7 @@ Topology Topology::load(const std::string& path) {
 std::string Topology::to_json() const {
   Json json;
   json["copy_gigabytes_per_s"] = rate_json(copy_bandwidth);
+  json["gigaflops"] = rate_json(flops);
   for (const Level& level : levels) {
     Json entry{{"name", level.name}, {"ranks", level.ranks}};
     write_link(entry, level.link);

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::int64_t kElementSize = 4;
 constexpr std::int64_t kCopiedBytes = std::int64_t{64} << 20;  // more than a core's share of caches
+constexpr std::int64_t kMatrixSide = 768;
 constexpr double kGiga = 1e9;
 constexpr double kPercent = 100;
 
@@ -103,19 +104,29 @@ void add_trials(Subject& subject, const std::vector<std::int64_t>& sizes) {
   }
 }
 
-/// Measures all of it at once, and the copy; returns bytes per second of that.
-double measure_all(World& world, std::vector<Subject>& subjects, int repeats) {
-  std::vector<Trial> trials{{world.everyone(), Measured::copy, kCopiedBytes / kElementSize}};
+/// What each rank does by itself, per second.
+struct Rates {
+  double copied_bytes = 0;
+  double flops = 0;
+};
+
+/// Measures all of it at once, with what ranks do by themselves.
+Rates measure_all(World& world, std::vector<Subject>& subjects, int repeats) {
+  std::vector<Trial> trials{{world.everyone(), Measured::copy, kCopiedBytes / kElementSize},
+                            {world.everyone(), Measured::matmul, kMatrixSide * kMatrixSide}};
   for (const Subject& s : subjects) {
     for (const Finding& f : s.findings) trials.push_back(f.trial);
   }
   const std::vector<double> seconds = measure(world, trials, repeats);
   auto next = seconds.begin();
-  const double copy = static_cast<double>(kCopiedBytes) / *next++;
+  constexpr double kOperations = 2.0 * kMatrixSide * kMatrixSide * kMatrixSide;
+  Rates rates;
+  rates.copied_bytes = static_cast<double>(kCopiedBytes) / *next++;
+  rates.flops = kOperations / *next++;
   for (Subject& s : subjects) {
     for (Finding& f : s.findings) f.seconds = *next++;
   }
-  return copy;
+  return rates;
 }
 
 // ---- what it comes to ----
@@ -232,7 +243,7 @@ std::string report_text(const World& world, const std::vector<Subject>& subjects
   out += concat("a byte of all_gather costs ", digits_text(topology.all_gather),
                 " times one of all_to_all, a byte of all_reduce ", digits_text(topology.all_reduce),
                 " times\ncopies within a rank: ", digits_text(topology.copy_bandwidth / kGiga),
-                " GB/s\n");
+                " GB/s, matrix products: ", digits_text(topology.flops / kGiga), " gigaflops\n");
   return out;
 }
 
@@ -274,7 +285,9 @@ Calibration calibrate(World& world, const CalibrationOptions& options) {
   }
   for (Subject& s : subjects) add_trials(s, options.sizes);
 
-  topology.copy_bandwidth = rounded(measure_all(world, subjects, options.repeats));
+  const Rates rates = measure_all(world, subjects, options.repeats);
+  topology.copy_bandwidth = rounded(rates.copied_bytes);
+  topology.flops = rounded(rates.flops);
   for (Subject& s : subjects) fit_exchanges(s, topology.copy_bandwidth);
   const std::int64_t large = options.sizes.back() / 5;  // the last two sizes, with their rounding
   const auto relative = [&](Measured what) {

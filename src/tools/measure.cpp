@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -62,6 +63,12 @@ void run_once(const Trial& t, const Buffers& buffers) {
     case Measured::copy:
       out.copy_(in);
       return;
+    case Measured::matmul: {
+      const auto side = static_cast<std::int64_t>(std::sqrt(static_cast<double>(t.elements)));
+      at::Tensor product = out.view({side, side});
+      at::mm_out(product, in.view({side, side}), in.view({side, side}));
+      return;
+    }
   }
 }
 
@@ -101,6 +108,8 @@ std::string_view to_text(Measured what) {
       return "all_reduce";
     case Measured::copy:
       return "copy";
+    case Measured::matmul:
+      return "matmul";
   }
   return "";
 }
@@ -115,6 +124,7 @@ double Trial::messages() const {
     case Measured::all_reduce:
       return 2 * others;
     case Measured::copy:
+    case Measured::matmul:
       return 0;
     default:
       return others;
@@ -130,6 +140,7 @@ double Trial::received() const {
     case Measured::all_reduce:
       return 2 * whole * (size - 1) / size;
     case Measured::copy:
+    case Measured::matmul:
       return 0;
     default:
       return whole * (size - 1) / size;

@@ -15,7 +15,8 @@ enum class Measured : std::uint8_t {
   one_partner,  ///< an all_to_all in which each rank sends to the next one only
   all_gather,
   all_reduce,
-  copy,  ///< within each rank, while all copy
+  copy,    ///< within each rank, while all copy
+  matmul,  ///< a product of square matrices on each rank, while all multiply
 };
 
 std::string_view to_text(Measured what);
@@ -25,7 +26,7 @@ struct Trial {
   Comm comm;
   Measured what = Measured::all_to_all;
   /// Of the longer buffer: what an all_to_all sends and gets, what an all_gather gives. A multiple
-  /// of the group's size.
+  /// of the group's size; of a product, that of a matrix.
   std::int64_t elements = 0;
 
   std::int64_t bytes() const;

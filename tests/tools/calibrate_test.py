@@ -57,7 +57,7 @@ def check(topology, levels):
     assert [(x["name"], x["ranks"]) for x in topology["levels"]] == levels, topology
     for link in topology["levels"] + topology.get("axes", []):
         check_link(link, topology["copy_gigabytes_per_s"])
-    for figure in (topology["copy_gigabytes_per_s"], *topology["relative"].values()):
+    for figure in (topology["copy_gigabytes_per_s"], topology["gigaflops"], *topology["relative"].values()):
         assert 0 < figure < math.inf, topology
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(json.dumps(topology))

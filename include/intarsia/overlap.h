@@ -1,0 +1,58 @@
+// Linear layers whose communication travels while they compute: overlapped tensor parallelism.
+//
+// With sequence parallelism a block begins by gathering what the ranks hold parts of, and ends by
+// adding up terms of which each rank keeps a part. Both are here together with the linear layer
+// beside them, in chunks: while one chunk is multiplied, the next one is under way. Backward does
+// the same, the other way round.
+//
+//   const auto qkv = gathered_linears(x, {{wq->weight}, {wk->weight}, {wv->weight}}, "tp");
+//   return scattered_linear(mixed, {wo->weight}, "tp", /*dim=*/1);
+//
+// A plan does this for modules by their names: see placed_linears and placed_linear in
+// tensor_parallel.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "intarsia/placement.h"
+
+namespace intarsia {
+
+/// What a linear layer holds.
+struct LinearParameters {
+  at::Tensor weight;
+  at::Tensor bias = {};  ///< may be undefined
+};
+
+struct OverlapOptions {
+  /// In how many chunks the cut dimension travels. 1: as a whole, before or after the layer. 0: as
+  /// many as take least time by the world's topology, of the powers of two that divide a rank's
+  /// part; 1 where nothing is gained. Every rank must say the same.
+  std::int64_t chunks = 0;
+};
+
+/// Linear layers of one input that each rank holds a part of: `linear(placed(x, axis, R), weight,
+/// bias)` for each, and no more than one chunk of `x` is waited for before the first is multiplied.
+/// In chunks where `x` is S(dim) along the axis, `dim` is not the last one, no other axis cuts it,
+/// and its length divides into equal chunks; as a whole otherwise. Equal to that up to rounding:
+/// matrix products of other sizes may add in another order. COLLECTIVE: as `redistribute`.
+std::vector<at::Tensor> gathered_linears(const at::Tensor& x,
+                                         const std::vector<LinearParameters>& linears,
+                                         std::string_view axis, const OverlapOptions& options = {});
+
+/// A linear layer that leaves terms of a sum, of which each rank keeps a part: `placed(linear(x,
+/// weight, bias), axis, S(dim))`. In chunks where no axis cuts `dim` of `x`, `dim` is not the last
+/// one, and its length divides into equal chunks. COLLECTIVE: as `redistribute`.
+at::Tensor scattered_linear(const at::Tensor& x, const LinearParameters& linear,
+                            std::string_view axis, int dim, const OverlapOptions& options = {});
+
+/// The seconds that a chain of `chunks` takes, each of which is sent and multiplied, where a chunk
+/// is sent while its neighbour is multiplied: `send + multiply + (chunks - 1) * max(send,
+/// multiply)`.
+double overlapped_seconds(std::int64_t chunks, double send, double multiply);
+
+}  // namespace intarsia
