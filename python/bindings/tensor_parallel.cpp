@@ -22,6 +22,19 @@ void bind_style(py::module_& m, const char* name, Function style, const char* do
       "input"_a = std::nullopt, "output"_a = std::nullopt, "heads"_a = 0, doc);
 }
 
+/// What Python passes for a linear layer.
+using Given = std::pair<at::Tensor, std::optional<at::Tensor>>;
+
+LinearParameters linear_of(const Given& given) {
+  return {given.first, given.second.value_or(at::Tensor())};
+}
+
+std::vector<LinearParameters> linears_of(const std::vector<Given>& given) {
+  std::vector<LinearParameters> out;
+  for (const Given& g : given) out.push_back(linear_of(g));
+  return out;
+}
+
 }  // namespace
 
 void bind_tensor_parallel(py::module_& m) {
@@ -42,12 +55,15 @@ void bind_tensor_parallel(py::module_& m) {
 
   py::class_<TensorParallelPlan>(m, "TensorParallelPlan",
                                  "Which modules are cut along one axis of a mesh, by names.")
-      .def(py::init([](std::vector<std::pair<std::string, ModuleStyle>> modules, std::string axis) {
-             TensorParallelPlan plan{std::move(axis), {}};
+      .def(py::init([](std::vector<std::pair<std::string, ModuleStyle>> modules, std::string axis,
+                       std::int64_t chunks) {
+             TensorParallelPlan plan{std::move(axis), {}, {.chunks = chunks}};
              for (auto& [pattern, style] : modules) plan.modules.push_back({pattern, style});
              return plan;
            }),
-           "modules"_a, "axis"_a = "tp")
+           "modules"_a, "axis"_a = "tp", "chunks"_a = 1)
+      .def_property_readonly("chunks",
+                             [](const TensorParallelPlan& plan) { return plan.overlap.chunks; })
       .def_readonly("axis", &TensorParallelPlan::axis)
       .def_property_readonly("modules",
                              [](const TensorParallelPlan& plan) {
@@ -68,14 +84,44 @@ void bind_tensor_parallel(py::module_& m) {
   m.def("placed_output", &placed_output, "x"_a, "plan"_a, "module"_a, WithoutGil(),
         "A tensor as the plan wants what leaves the module of this name.");
   m.def(
+      "gathered_linears",
+      [](const at::Tensor& x, const std::vector<Given>& linears, const std::string& axis,
+         std::int64_t chunks) {
+        return gathered_linears(x, linears_of(linears), axis, {.chunks = chunks});
+      },
+      "x"_a, "linears"_a, "axis"_a, "chunks"_a = 0, WithoutGil());
+  m.def(
+      "scattered_linear",
+      [](const at::Tensor& x, const Given& linear, const std::string& axis, int dim,
+         std::int64_t chunks) {
+        return scattered_linear(x, linear_of(linear), axis, dim, {.chunks = chunks});
+      },
+      "x"_a, "linear"_a, "axis"_a, "dim"_a, "chunks"_a = 0, WithoutGil());
+  m.def(
+      "placed_linears",
+      [](const at::Tensor& x, const TensorParallelPlan& plan, const std::string& module,
+         const std::vector<Given>& linears) {
+        return placed_linears(x, plan, module, linears_of(linears));
+      },
+      "x"_a, "plan"_a, "module"_a, "linears"_a, WithoutGil());
+  m.def(
+      "placed_linear",
+      [](const at::Tensor& x, const TensorParallelPlan& plan, const std::string& module,
+         const Given& linear) { return placed_linear(x, plan, module, linear_of(linear)); },
+      "x"_a, "plan"_a, "module"_a, "linear"_a, WithoutGil());
+  m.def(
       "llama_plan",
       [](std::string axis, bool sequence_parallel, bool loss_parallel, std::int64_t heads,
-         std::int64_t key_value_heads) {
-        return llama_plan(
-            {std::move(axis), sequence_parallel, loss_parallel, heads, key_value_heads});
+         std::int64_t key_value_heads, std::int64_t chunks) {
+        return llama_plan({std::move(axis),
+                           sequence_parallel,
+                           loss_parallel,
+                           heads,
+                           key_value_heads,
+                           {.chunks = chunks}});
       },
       "axis"_a = "tp", "sequence_parallel"_a = false, "loss_parallel"_a = true, "heads"_a = 0,
-      "key_value_heads"_a = 0, "The plan for Llama-like models.");
+      "key_value_heads"_a = 0, "chunks"_a = 1, "The plan for Llama-like models.");
 }
 
 }  // namespace intarsia

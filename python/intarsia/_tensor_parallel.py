@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,6 +71,32 @@ def placed(x: Tensor, axis: str, placement: PlacementLike) -> Tensor:
     return _C.placed(x, axis, _placement(placement))
 
 
+def gathered_linears(x: Tensor, linears: Sequence[nn.Linear], axis: str, chunks: int = 0) -> list[Tensor]:
+    """Linear layers of one input that is cut along a sequence: each of `placed(x, axis, "R")`, where chunks of `x`
+    travel while others are multiplied. `chunks`: 1, as a whole; 0, as many as take least time by the topology.
+    COLLECTIVE: all ranks of the mesh."""
+    return _C.gathered_linears(x, [(linear.weight, linear.bias) for linear in linears], axis, chunks)
+
+
+def scattered_linear(x: Tensor, linear: nn.Linear, axis: str, dim: int, chunks: int = 0) -> Tensor:
+    """A linear layer that leaves terms of a sum, of which each rank keeps a part: `placed(linear(x), axis, S(dim))`,
+    where chunks travel while others are multiplied. COLLECTIVE: all ranks of the mesh."""
+    return _C.scattered_linear(x, (linear.weight, linear.bias), axis, dim, chunks)
+
+
+def placed_linears(
+    x: Tensor, plan: TensorParallelPlan, module: str, linears: Sequence[nn.Linear]
+) -> list[Tensor]:
+    """Linear layers of what enters the module of this name, as the plan wants it: in `plan.chunks` where that
+    gathers. On plain tensors, just the layers."""
+    return _C.placed_linears(x, plan, module, [(linear.weight, linear.bias) for linear in linears])
+
+
+def placed_linear(x: Tensor, plan: TensorParallelPlan, module: str, linear: nn.Linear) -> Tensor:
+    """A linear layer with its result as the plan wants what leaves the module of this name."""
+    return _C.placed_linear(x, plan, module, (linear.weight, linear.bias))
+
+
 def plan_layouts(module: nn.Module, plan: TensorParallelPlan, mesh: _C.Mesh) -> Mapping[str, str]:
     """The layouts that a plan gives to a module's parameters and buffers, by name."""
     modules = [name for name, _ in module.named_modules(remove_duplicate=False) if name]
@@ -89,8 +116,23 @@ def _first_placed(values: Sequence[Any], axis: str, placement: _C.Placement) -> 
     return None
 
 
+def _linear_by_plan(linear: nn.Linear, plan: TensorParallelPlan, name: str, x: Tensor) -> Tensor:
+    """The forward of a linear module whose own input or output travels in chunks."""
+    if (wanted := _C.wanted_input(plan, name)) is None or not wanted.is_replicate():
+        return placed_linear(placed_input(x, plan, name), plan, name, linear)
+    return placed_output(placed_linears(x, plan, name, [linear])[0], plan, name)
+
+
+def _travels_in_chunks(part: nn.Module, plan: TensorParallelPlan, name: str) -> bool:
+    if plan.chunks == 1 or type(part).forward is not nn.Linear.forward:
+        return False
+    enters, leaves = _C.wanted_input(plan, name), _C.wanted_output(plan, name)
+    return (enters is not None and enters.is_replicate()) or (leaves is not None and leaves.is_shard())
+
+
 def place_by_plan(module: nn.Module, plan: TensorParallelPlan) -> None:
-    """Adds hooks that place the first distributed tensor which enters or leaves a module that the plan names."""
+    """Adds hooks that place the first distributed tensor which enters or leaves a module that the plan names. Linear
+    modules of a plan with chunks do it themselves."""
 
     def hook_before(wanted: _C.Placement):
         def place(_: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
@@ -112,6 +154,9 @@ def place_by_plan(module: nn.Module, plan: TensorParallelPlan) -> None:
         return place
 
     for name, part in module.named_modules():
+        if _travels_in_chunks(part, plan, name):
+            part.forward = functools.partial(_linear_by_plan, part, plan, name)
+            continue
         if (wanted := _C.wanted_input(plan, name)) is not None:
             part.register_forward_pre_hook(hook_before(wanted), with_kwargs=True)
         if (wanted := _C.wanted_output(plan, name)) is not None:

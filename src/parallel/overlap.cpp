@@ -28,7 +28,8 @@ struct Way : torch::CustomClassHolder {
   std::int64_t dim = 0;
   std::int64_t ranks = 1;
   std::int64_t chunks = 1;
-  std::vector<Layout> results = {};  ///< of the layers
+  std::vector<Layout> results = {};                   ///< of the layers
+  std::vector<std::optional<std::size_t>> bias = {};  ///< of each layer, which of the biases it has
 
   /// A chunk of a tensor, whether the ranks hold parts of it or all of it. Communicates nothing.
   at::Tensor chunk(const at::Tensor& t, std::int64_t j) const {
@@ -76,9 +77,24 @@ at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& x) {
   return at::mm(gradient.flatten(0, -2).t(), x.flatten(0, -2));
 }
 
+/// Over all dimensions but the last.
+at::Tensor bias_gradient(const at::Tensor& gradient) { return gradient.flatten(0, -2).sum(0); }
+
+void check_no_graph() {
+  if (!at::GradMode::is_enabled()) return;
+  fail<UnsupportedError>("overlap",
+                         "a gradient with a graph (create_graph) does not go through linear layers "
+                         "in chunks; use chunks = 1");
+}
+
+WayPointer way_of(AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<Way>(ctx->saved_data["way"].toCapsule());
+}
+
+/// Inputs: x, the weights, and the biases of the layers that have one.
 struct GatheredLinears : torch::autograd::Function<GatheredLinears> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList weights,
-                               const WayPointer& way) {
+                               at::TensorList biases, const WayPointer& way) {
     std::vector<MovingTensor> moving;
     for (std::int64_t j = 0; j < way->chunks; ++j) moving.push_back(way->start_gather(x, j));
     Tensors saved = weights.vec();
@@ -86,7 +102,8 @@ struct GatheredLinears : torch::autograd::Function<GatheredLinears> {
     for (MovingTensor& m : moving) {
       const at::Tensor chunk = m.wait();
       for (std::size_t i = 0; i < weights.size(); ++i) {
-        parts[i].push_back(at::linear(chunk, weights[i]));
+        const at::Tensor bias = way->bias[i] ? biases[*way->bias[i]] : at::Tensor();
+        parts[i].push_back(at::linear(chunk, weights[i], bias));
       }
       saved.push_back(chunk);
     }
@@ -96,21 +113,22 @@ struct GatheredLinears : torch::autograd::Function<GatheredLinears> {
       way->results.push_back(layout_of(out.back()));
     }
     ctx->save_for_backward(saved);
-    ctx->set_materialize_grads(false);
     ctx->saved_data["way"] = c10::IValue::make_capsule(way);
+    ctx->saved_data["biases"] = static_cast<std::int64_t>(biases.size());
+    ctx->set_materialize_grads(false);
     return out;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& given) {
-    const auto way = c10::static_intrusive_pointer_cast<Way>(ctx->saved_data["way"].toCapsule());
+    check_no_graph();
+    const WayPointer way = way_of(ctx);
     const Tensors saved = ctx->get_saved_variables();
     const std::size_t n = way->results.size();
-    check_once();
     Tensors gradients;
     for (std::size_t i = 0; i < n; ++i) {
       gradients.push_back(gradient_of(given[i], way->results[i], way->axis));
     }
-    variable_list out(n + 2);
+    variable_list out(n + 2 + static_cast<std::size_t>(ctx->saved_data["biases"].toInt()));
     std::vector<MovingTensor> moving;
     for (std::int64_t j = 0; j < way->chunks && ctx->needs_input_grad(0); ++j) {
       at::Tensor sum;
@@ -121,31 +139,31 @@ struct GatheredLinears : torch::autograd::Function<GatheredLinears> {
     }
     at::Tensor x;
     for (std::size_t i = 0; i < n; ++i) {
-      if (!gradients[i].defined() || !ctx->needs_input_grad(i + 1)) continue;
-      if (!x.defined())
+      if (!gradients[i].defined()) continue;
+      if (way->bias[i] && ctx->needs_input_grad(n + 1 + *way->bias[i])) {
+        out[n + 1 + *way->bias[i]] = bias_gradient(gradients[i]);
+      }
+      if (!ctx->needs_input_grad(i + 1)) continue;
+      if (!x.defined()) {
         x = way->joined({saved.begin() + static_cast<std::ptrdiff_t>(n), saved.end()});
+      }
       out[i + 1] = weight_gradient(gradients[i], x);
     }
     if (!moving.empty()) out[0] = way->joined(moving);
     return out;
   }
-
-  static void check_once() {
-    if (!at::GradMode::is_enabled()) return;
-    fail<UnsupportedError>("gathered_linears",
-                           "a gradient with a graph (create_graph) does not go through overlapped "
-                           "layers; use chunks = 1");
-  }
 };
 
 struct ScatteredLinear : torch::autograd::Function<ScatteredLinear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const WayPointer& way) {
+                            const std::optional<at::Tensor>& bias, const WayPointer& way) {
     std::vector<MovingTensor> moving;
     for (std::int64_t j = 0; j < way->chunks; ++j) {
       moving.push_back(way->start_scatter(at::linear(way->chunk(x, j), weight)));
     }
     at::Tensor out = way->joined(moving);
+    if (bias) out.add_(*bias);
+    ctx->saved_data["biased"] = bias.has_value();
     way->results.push_back(layout_of(out));
     ctx->save_for_backward({x, weight});
     ctx->saved_data["way"] = c10::IValue::make_capsule(way);
@@ -153,11 +171,9 @@ struct ScatteredLinear : torch::autograd::Function<ScatteredLinear> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& given) {
-    const auto way = c10::static_intrusive_pointer_cast<Way>(ctx->saved_data["way"].toCapsule());
+    check_no_graph();
+    const WayPointer way = way_of(ctx);
     const Tensors saved = ctx->get_saved_variables();
-    GatheredLinears::check_once();
-    variable_list out(3);
-    if (!given[0].defined()) return out;
     const at::Tensor gradient = gradient_of(given[0], way->results[0], way->axis);
     std::vector<MovingTensor> moving;
     for (std::int64_t j = 0; j < way->chunks; ++j) moving.push_back(way->start_gather(gradient, j));
@@ -167,8 +183,13 @@ struct ScatteredLinear : torch::autograd::Function<ScatteredLinear> {
       chunks.push_back(m.wait());
       if (ctx->needs_input_grad(0)) parts.push_back(at::matmul(chunks.back(), saved[1]));
     }
+    variable_list out(4);
     if (ctx->needs_input_grad(0)) out[0] = way->joined(parts);
-    if (ctx->needs_input_grad(1)) out[1] = weight_gradient(way->joined(chunks), saved[0]);
+    const at::Tensor whole = way->joined(chunks);
+    if (ctx->needs_input_grad(1)) out[1] = weight_gradient(whole, saved[0]);
+    if (ctx->saved_data["biased"].toBool() && ctx->needs_input_grad(2)) {
+      out[2] = bias_gradient(whole);
+    }
     return out;
   }
 };
@@ -250,10 +271,6 @@ at::Tensor cast(const at::Tensor& t) {
   return at::autocast::cached_cast(at::autocast::get_autocast_dtype(device), t, device);
 }
 
-at::Tensor with_bias(const at::Tensor& y, const LinearParameters& linear) {
-  return linear.bias.defined() ? y + linear.bias : y;
-}
-
 Layout with_whole_dim(Layout layout, std::int64_t dim) {
   for (std::size_t a = 0; a < layout.mesh().axes(); ++a) {
     const Placement p = layout.placement(a);
@@ -326,10 +343,13 @@ std::vector<at::Tensor> gathered_linears(const at::Tensor& x,
     return out;
   }
   Tensors weights;
-  for (const LinearParameters& l : linears) weights.push_back(cast(l.weight));
-  out = GatheredLinears::apply(cast(x), at::TensorList(weights), way);
-  for (std::size_t i = 0; i < linears.size(); ++i) out[i] = with_bias(out[i], linears[i]);
-  return out;
+  Tensors biases;
+  for (const LinearParameters& l : linears) {
+    weights.push_back(cast(l.weight));
+    way->bias.push_back(l.bias.defined() ? std::optional(biases.size()) : std::nullopt);
+    if (l.bias.defined()) biases.push_back(cast(l.bias));
+  }
+  return GatheredLinears::apply(cast(x), at::TensorList(weights), at::TensorList(biases), way);
 }
 
 at::Tensor scattered_linear(const at::Tensor& x, const LinearParameters& linear,
@@ -342,7 +362,9 @@ at::Tensor scattered_linear(const at::Tensor& x, const LinearParameters& linear,
     return placed(at::linear(x, linear.weight, linear.bias), axis,
                   Placement::shard(static_cast<int>(d)));
   }
-  return with_bias(ScatteredLinear::apply(cast(x), cast(linear.weight), way), linear);
+  std::optional<at::Tensor> bias;
+  if (linear.bias.defined()) bias = cast(linear.bias);
+  return ScatteredLinear::apply(cast(x), cast(linear.weight), bias, way);
 }
 
 }  // namespace intarsia

@@ -66,6 +66,71 @@ def test_a_layer_costs_what_the_textbook_says():
                 torch.testing.assert_close(it.full(ours.grad), theirs.grad, msg=lambda m: f"{name}: {m}")
 
 
+class Block(nn.Module):
+    """Linear layers that say themselves how their input and output shall lie."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.up = nn.Linear(16, 24, dtype=torch.float64)
+        self.down = nn.Linear(24, 16, dtype=torch.float64)
+
+    def forward(self, x):
+        return self.down(F.silu(self.up(x)))
+
+
+@on_ranks(2)
+def test_linear_modules_of_a_plan_with_chunks():
+    mesh = it.init("[tp=2]")
+    plain = Block()
+    x = torch.randn(4, 8, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    px = x.clone().requires_grad_()
+    plain(px).square().sum().backward()
+    for chunks in (1, 2, 4, 0):
+        plan = it.TensorParallelPlan(
+            [("up", it.column(input="R")), ("down", it.row(output="S(1)"))], chunks=chunks
+        )
+        model = it.parallelize(Block(), mesh, plan)
+        d = it.distribute(x, "S(1)").requires_grad_()
+        forward = it.Budget()
+        out = model(d)
+        sent = f"{chunks} P->S, {chunks} S->R" if chunks > 0 else forward.spent()
+        forward.expect(sent)
+        assert it.layout_of(out) == it.to_layout("S(1)")
+        backward = it.Budget()
+        out.square().sum().backward()
+        backward.expect(sent)
+        torch.testing.assert_close(it.full(d.grad), px.grad)
+        for (name, ours), theirs in zip(model.named_parameters(), plain.parameters()):
+            torch.testing.assert_close(it.full(ours.grad), theirs.grad, msg=lambda m: f"{name}: {m}")
+
+
+@on_ranks(2)
+def test_linear_layers_with_what_enters_and_leaves_a_module():
+    it.init("[tp=2]")
+    plan = it.llama_plan(sequence_parallel=True, chunks=2)
+    a, b, c = (nn.Linear(16, 16, bias=False, dtype=torch.float64) for _ in range(3))
+    for linear in (a, b, c):
+        nn.init.orthogonal_(linear.weight, generator=torch.Generator().manual_seed(4))
+    x = torch.randn(4, 8, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+    def run(x):
+        y, z = it.placed_linears(x, plan, "attention", [a, b])
+        return it.placed_linear(y * z, plan, "wo", c)
+
+    plain = run(x)
+    torch.testing.assert_close(plain, c(a(x) * b(x)), rtol=0, atol=0)
+    for linear, layout in ((a, "S(0)"), (b, "S(0)"), (c, "S(1)")):
+        linear.weight = nn.Parameter(it.distribute(linear.weight.detach(), layout))
+    budget = it.Budget()
+    ours = run(it.distribute(x, "S(1)"))
+    budget.expect("2 P->S, 2 S->R")
+    torch.testing.assert_close(it.full(ours), plain)
+    direct = it.scattered_linear(it.gathered_linears(it.distribute(x, "S(1)"), [a], "tp", 2)[0], c, "tp", 1, 2)
+    torch.testing.assert_close(it.full(direct), F.linear(F.linear(x, it.full(a.weight)), it.full(c.weight)))
+    refuses(ValueError, "no -2 chunks", lambda: it.gathered_linears(it.distribute(x, "S(1)"), [a], "tp", -2))
+
+
 def test_a_layer_runs_where_nothing_may_be_sent_unasked():
     with it.lockstep("[dp=2,tp=2]"), it.CommunicationScope("explicit_only"):
         for sequence in (False, True):
