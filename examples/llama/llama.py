@@ -204,12 +204,17 @@ MODES = {  # the mesh for n ranks, where none is given
 }
 
 
-def make_model(config: Config, positions: int, mode: str, mesh: intarsia.Mesh, seed: int) -> Llama:
+def make_model(
+    config: Config, positions: int, mode: str, mesh: intarsia.Mesh, seed: int, chunks: int = 1
+) -> Llama:
     """The model with the same initial values, bit for bit, in every mode and on every mesh."""
     plan = intarsia.TensorParallelPlan([])
     if "tp" in mode:
         plan = intarsia.llama_plan(
-            sequence_parallel=mode == "tp+sp", heads=config.heads, key_value_heads=config.key_value_heads
+            sequence_parallel=mode == "tp+sp",
+            heads=config.heads,
+            key_value_heads=config.key_value_heads,
+            chunks=chunks,
         )
     with torch.device("meta"):
         model = Llama(config, positions)
@@ -285,6 +290,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--epsilon", type=float, default=1e-8, help="of AdamW: gradients well below it move little")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--attention", choices=KERNELS, default="sdpa")
+    parser.add_argument("--chunks", type=int, default=1,
+                        help="in which sequences travel beside linear layers, in mode tp+sp; 0: as the topology makes best")  # fmt: skip
     parser.add_argument("--key-value-heads", type=int, help="instead of the configuration's")
     parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
     parser.add_argument("--dump", metavar="FILE", help="parameters and gradients after the last step")
@@ -300,7 +307,7 @@ def train(a: argparse.Namespace, world: intarsia.World, mesh: intarsia.Mesh) -> 
     config = dataclasses.replace(CONFIGS[a.config], dropout=a.dropout, attention=a.attention)
     if a.key_value_heads:
         config = dataclasses.replace(config, key_value_heads=a.key_value_heads)
-    model = make_model(config, a.seq, a.mode, mesh, a.seed)
+    model = make_model(config, a.seq, a.mode, mesh, a.seed, a.chunks)
     optimizer = torch.optim.AdamW(model.parameters(), a.lr, eps=a.epsilon)
     if speaks:
         count = sum(p.numel() for p in model.parameters())

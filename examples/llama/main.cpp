@@ -47,6 +47,7 @@ struct Options {
   double dropout = 0;
   std::string attention = "sdpa";
   std::int64_t key_value_heads = 0;
+  std::int64_t chunks = 1;
   std::string dtype = "float32";
   std::string dump;
   std::string dump_initial;
@@ -87,7 +88,8 @@ Trained make_model(World& world, const Mesh& mesh, Config config, const Options&
   if (o.mode.find("tp") != std::string::npos) {
     config.plan = intarsia::llama_plan({.sequence_parallel = o.mode == "tp+sp",
                                         .heads = config.heads,
-                                        .key_value_heads = config.key_value_heads});
+                                        .key_value_heads = config.key_value_heads,
+                                        .overlap = {.chunks = o.chunks}});
   }
   torch::manual_seed(o.seed);
   const auto make = [&] { return Llama(config); };
@@ -242,6 +244,10 @@ int main(int count, char** arguments) {
   app.add_option("--epsilon", o.epsilon, "of AdamW: gradients well below it move little");
   app.add_option("--dropout", o.dropout);
   app.add_option("--attention", o.attention)->check(CLI::IsMember({"sdpa", "math"}));
+  app.add_option(
+      "--chunks", o.chunks,
+      "in which sequences travel beside linear layers, in mode tp+sp; 0: as the topology "
+      "makes best");
   app.add_option("--key-value-heads", o.key_value_heads, "instead of the configuration's");
   app.add_option("--dtype", o.dtype)->check(CLI::IsMember({"float32", "float64", "bfloat16"}));
   app.add_option("--dump", o.dump, "FILE for parameters and gradients after the last step");

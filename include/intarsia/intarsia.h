@@ -15,6 +15,7 @@
 #include "intarsia/memory.h"           // IWYU pragma: export
 #include "intarsia/mesh.h"             // IWYU pragma: export
 #include "intarsia/optim.h"            // IWYU pragma: export
+#include "intarsia/overlap.h"          // IWYU pragma: export
 #include "intarsia/placement.h"        // IWYU pragma: export
 #include "intarsia/plan.h"             // IWYU pragma: export
 #include "intarsia/predict.h"          // IWYU pragma: export

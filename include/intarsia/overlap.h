@@ -50,9 +50,10 @@ std::vector<at::Tensor> gathered_linears(const at::Tensor& x,
 at::Tensor scattered_linear(const at::Tensor& x, const LinearParameters& linear,
                             std::string_view axis, int dim, const OverlapOptions& options = {});
 
-/// The seconds that a chain of `chunks` takes, each of which is sent and multiplied, where a chunk
-/// is sent while its neighbour is multiplied: `send + multiply + (chunks - 1) * max(send,
-/// multiply)`.
-double overlapped_seconds(std::int64_t chunks, double send, double multiply);
+/// The seconds that a chain of `chunks` takes, each of which is sent and computed with, where a
+/// chunk is sent while its neighbour is computed: `send + compute + (chunks - 1) * max(send,
+/// compute)`. By this the number of chunks is chosen: `send` is the time of a plan, and `compute`
+/// that of the matrix products, of the copies which chunks need, and of starting a collective.
+double overlapped_seconds(std::int64_t chunks, double send, double compute);
 
 }  // namespace intarsia

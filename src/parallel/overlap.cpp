@@ -218,17 +218,23 @@ struct Work {
 /// The number of chunks that takes least time by the topology. More must be worth it.
 std::int64_t best_chunks(const at::Tensor& x, const Way& way, const Work& work) {
   PlanCache& plans = world_of(x).plans();
+  const Topology& topology = plans.topology();
+  const Mesh& mesh = work.from.mesh();
+  const auto axis = static_cast<std::int8_t>(mesh.axis_index(way.axis));
+  const Link& link = topology.link(mesh, {&axis, 1});
   const auto d = static_cast<std::size_t>(way.dim);
   const auto seconds = [&](std::int64_t chunks) {
     std::vector<std::int64_t> sizes = work.sizes;
     sizes[d] /= chunks;
     const auto plan = plans.plan(work.from, work.to, sizes, x.element_size());
-    const double multiply = 2 * work.multiplications / plans.topology().flops;
-    const double copies = chunks > 1 ? work.copied_bytes / plans.topology().copy_bandwidth : 0;
-    const auto parts = static_cast<double>(chunks);
-    return overlapped_seconds(chunks, plan->seconds, (multiply + copies) / parts);
+    const double multiply = 2 * work.multiplications / topology.flops;
+    if (chunks == 1) return plan->seconds + multiply;
+    // To start a collective keeps a rank from multiplying.
+    const double copy = work.copied_bytes / topology.copy_bandwidth;
+    const double compute = (multiply + copy) / static_cast<double>(chunks) + link.overhead;
+    return overlapped_seconds(chunks, plan->seconds, compute);
   };
-  constexpr double kWorthIt = 0.99;
+  constexpr double kWorthIt = 0.98;
   std::int64_t best = 1;
   double least = seconds(1);
   for (std::int64_t chunks = 2; work.sizes[d] % (way.ranks * chunks) == 0; chunks *= 2) {
@@ -327,8 +333,8 @@ WayPointer way_to_scatter(const at::Tensor& x, const LinearParameters& linear,
 
 }  // namespace
 
-double overlapped_seconds(std::int64_t chunks, double send, double multiply) {
-  return send + multiply + static_cast<double>(chunks - 1) * std::max(send, multiply);
+double overlapped_seconds(std::int64_t chunks, double send, double compute) {
+  return send + compute + static_cast<double>(chunks - 1) * std::max(send, compute);
 }
 
 std::vector<at::Tensor> gathered_linears(const at::Tensor& x,

@@ -9,6 +9,7 @@
 #include "error_text.h"
 #include "intarsia/communication.h"
 #include "intarsia/error.h"
+#include "intarsia/fully_shard.h"
 #include "intarsia/tensor.h"
 #include "intarsia/tensor_parallel.h"
 #include "intarsia/topology.h"
@@ -222,6 +223,29 @@ TEST(Overlap, CastsAsAutocastDoes) {
   });
 }
 
+TEST(Overlap, WeightsMayBeStoredInPieces) {
+  const Mesh mesh = Mesh::parse("[dp=2,tp=2]");
+  on_mesh(mesh, [&](World& world) {
+    const Tensor up = leaf(values({8, kIn}, 2), "R,S(0)", mesh, world);
+    const Tensor down = leaf(values({kIn, 8}, 3), "R,S(1)", mesh, world);
+    const auto sharding =
+        fully_shard(std::vector<ParameterGroup>{{"up", {{"up", up}}}, {"down", {{"down", down}}}},
+                    {.shard = {"dp"}});
+    const Tensor plain_up = plain_leaf(values({8, kIn}, 2));
+    const Tensor plain_down = plain_leaf(values({kIn, 8}, 3));
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      const Tensor full_x = values({4, kLength, kIn}, 10 + step);
+      const Tensor x = distribute(full_x, Layout::parse("S(0),S(1)", mesh), world);
+      const auto made = gathered_linears(x, {{up}}, "tp", {.chunks = 2});
+      scattered_linear(made[0].tanh(), {down}, "tp", 1, {.chunks = 3}).pow(2).sum().backward();
+      at::linear(at::linear(full_x, plain_up).tanh(), plain_down).pow(2).sum().backward();
+      expect_whole(up.grad(), plain_up.grad(), "up's gradient");
+      expect_whole(down.grad(), plain_down.grad(), "down's gradient");
+      for (const Tensor& t : {up, down, plain_up, plain_down}) t.mutable_grad().reset();
+    }
+  });
+}
+
 /// How many chunks are chosen, told by the bill.
 std::string chosen(World& world, const Mesh& mesh, double flops, double bandwidth) {
   Topology topology = Topology::standard();
@@ -240,8 +264,9 @@ TEST(Overlap, TheTopologySaysHowManyChunks) {
   EXPECT_EQ(overlapped_seconds(1, 3, 5), 8);
   EXPECT_EQ(overlapped_seconds(4, 3, 5), 23);
   const Mesh mesh = Mesh::parse("[tp=2]");
-  // 1 MiB is sent in 1 ms, and 2 * 4096 * 64 * 128 operations take as long: with k chunks that is
-  // 1 ms + k * 10 us + 1 ms / k, of powers of two the least at 8.
+  // 1 MiB is sent in 1 ms, and 2 * 4096 * 64 * 128 operations take as long: with k chunks, each of
+  // which takes 10 us to start, that is 1 ms + k * 10 us + 1 ms / k, of powers of two the least at
+  // 8.
   const double bandwidth = 1e9;
   const double flops = 6.4e10;
   on_mesh(mesh, [&](World& world) {
