@@ -40,7 +40,9 @@ struct WireDelay {
 };
 
 struct WorldOptions {
-  /// "gloo", "nccl" or "ucc"; empty: the usual one for the device.
+  /// "gloo", "shm" (shared memory in groups whose ranks are all on one host, Gloo in others),
+  /// "nccl" or "ucc". Empty: what the variable INTARSIA_BACKEND names, or the usual one for the
+  /// device.
   std::string backend = {};
   /// Where tensors of this process live. Unset: the CPU, or with NCCL the CUDA device numbered by
   /// the local rank.

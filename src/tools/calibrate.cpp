@@ -57,7 +57,7 @@ void declare(CLI::App& app, Arguments& a) {
       ->type_name("N")
       ->check(CLI::Range(1, 100000));
   app.add_flag("--quick", a.quick, "Fewer sizes and repeats: seconds, and rough");
-  app.add_option("--backend", a.backend, "gloo, nccl or ucc; the usual one unless told")
+  app.add_option("--backend", a.backend, "gloo, shm, nccl or ucc; the usual one unless told")
       ->type_name("NAME");
   app.footer(
       "Every process of a job runs it, alone on its machines:\n"

@@ -21,9 +21,10 @@ struct BackendRow {
 #define INTARSIA_HAS_UCC 0
 #endif
 
-constexpr std::array<BackendRow, 3> kBackends{{
+constexpr std::array<BackendRow, 4> kBackends{{
     {"gloo", make_gloo, true},
     {"nccl", make_nccl, INTARSIA_HAS_NCCL != 0},
+    {"shm", make_shm, true},
     {"ucc", make_ucc, INTARSIA_HAS_UCC != 0},
 }};
 
@@ -32,10 +33,10 @@ constexpr std::array<BackendRow, 3> kBackends{{
     fail<UnsupportedError>(
         "World",
         "libtorch makes MPI groups only by all processes together, and "
-        "Intarsia's groups are made by their members; use gloo, nccl or ucc, which "
+        "Intarsia's groups are made by their members; use gloo, shm, nccl or ucc, which "
         "mpirun starts as well");
   }
-  fail<ValueError>("World", "there is no backend '", name, "'; use gloo, nccl or ucc");
+  fail<ValueError>("World", "there is no backend '", name, "'; use gloo, shm, nccl or ucc");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -18,12 +19,16 @@ struct BackendRequest {
   std::chrono::milliseconds timeout{};
   at::Device device = at::kCPU;
   std::string address;  ///< where the job meets; tells whether all ranks are on this machine
+  std::vector<std::int64_t> ranks;  ///< what errors call the members; empty: their places
+  bool lazy = false;                ///< members connect when they first talk to each other
 };
 
 using Backend = c10::intrusive_ptr<c10d::Backend>;
 
 Backend make_gloo(const BackendRequest& request);
 Backend make_nccl(const BackendRequest& request);
+/// Shared memory where all members are on one host, else Gloo.
+Backend make_shm(const BackendRequest& request);
 Backend make_ucc(const BackendRequest& request);
 
 /// By name. UnsupportedError when this libtorch has no such backend; ValueError for an unknown

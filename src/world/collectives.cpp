@@ -177,17 +177,20 @@ Works exchange(Wire& wire, const Tensors& out, const Tensors& in,
 
 at::Tensor as_real(const at::Tensor& t) { return t.is_complex() ? at::view_as_real(t) : t; }
 
-/// What the backend is asked for; an average is divided here.
-Reduction asked_of_backend(const Placement& how) {
-  return is_linear(how) ? Reduction::sum : how.reduction();
+/// What the backend is asked for. An average that it does not make, or that is seen as reals, is
+/// divided here.
+Reduction asked_of_backend(const Wire& wire, const Placement& how, at::ScalarType type) {
+  if (!is_linear(how)) return how.reduction();
+  const bool averages = !c10::isComplexType(type) && wire.reduces(type, Reduction::avg);
+  return how.reduction() == Reduction::avg && averages ? Reduction::avg : Reduction::sum;
 }
 
 /// Whether the backend reduces this, perhaps seen as reals.
 bool native(const Wire& wire, const Placement& how, at::ScalarType type, bool scatter) {
   const bool complex = c10::isComplexType(type);
-  if (complex && !is_linear(how)) return false;
+  if (complex && (!is_linear(how) || type == at::kComplexHalf)) return false;
   const at::ScalarType real = complex ? c10::toRealValueType(type) : type;
-  const Reduction reduction = asked_of_backend(how);
+  const Reduction reduction = asked_of_backend(wire, how, type);
   return scatter ? wire.scatters_reduced(real, reduction) : wire.reduces(real, reduction);
 }
 
@@ -317,12 +320,11 @@ Pending all_reduce(const Comm& comm, at::TensorList terms, const Placement& how,
   if (leave_to_backend) {
     Tensors reals;
     for (const at::Tensor& t : buffers) reals.push_back(as_real(t));
-    Works works = wire.all_reduce(reals, asked_of_backend(how), {type, call, where});
-    const auto finish = [buffers, how, n] {
+    const Reduction asked = asked_of_backend(wire, how, type);
+    Works works = wire.all_reduce(reals, asked, {type, call, where});
+    const auto finish = [buffers, divides = asked != how.reduction(), n] {
       Tensors out;
-      for (const at::Tensor& t : buffers) {
-        out.push_back(how.reduction() == Reduction::avg ? t.div(n) : t);
-      }
+      for (const at::Tensor& t : buffers) out.push_back(divides ? t.div(n) : t);
       return out;
     };
     return pending(what, std::move(works), reals, finish);
@@ -397,10 +399,11 @@ Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim,
     }
     Tensors reals;
     for (const at::Tensor& t : out) reals.push_back(as_real(t));
-    Works works = wire.reduce_scatter(reals, in, asked_of_backend(how), {type, call, where});
-    const auto finish = [out, shaped, how, n, type] {
+    const Reduction asked = asked_of_backend(wire, how, type);
+    Works works = wire.reduce_scatter(reals, in, asked, {type, call, where});
+    const auto finish = [out, shaped, divides = asked != how.reduction(), n] {
       Tensors values;
-      for (const at::Tensor& t : out) values.push_back(from_terms(t, how, n, type));
+      for (const at::Tensor& t : out) values.push_back(divides ? t.div(n) : t);
       return shaped(std::move(values));
     };
     in.insert(in.end(), out.begin(), out.end());
@@ -468,6 +471,13 @@ Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim
   const auto finish = [out, out_counts, shapes, j] {
     Tensors joined;
     for (std::size_t m = 0; m < out.size(); ++m) {
+      if (j == 0) {  // the parts lie one after the other as they are
+        std::vector<std::int64_t> shape = shapes[m][0];
+        shape[0] = 0;
+        for (const auto& part : shapes[m]) shape[0] += part[0];
+        joined.push_back(out[m].view(shape));
+        continue;
+      }
       Tensors parts = out[m].split_with_sizes(out_counts[m]);
       for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = parts[i].view(shapes[m][i]);
       joined.push_back(at::cat(parts, j));

@@ -64,9 +64,9 @@ class SimulatedBackend final : public c10d::Backend {
 }  // namespace
 
 std::shared_ptr<World> simulate(const SimulateOptions& options) {
-  if (options.backend != "gloo" && options.backend != "nccl") {
+  if (options.backend != "gloo" && options.backend != "nccl" && options.backend != "shm") {
     fail<ValueError>("simulate", "the ways of '", options.backend,
-                     "' are not known; known are gloo and nccl");
+                     "' are not known; known are gloo, nccl and shm");
   }
   WorldParts parts;
   parts.hosted = {options.rank};

@@ -178,6 +178,7 @@ at::Device choose_device(const WorldOptions& options, const std::string& backend
 
 std::string choose_backend(const WorldOptions& options) {
   if (!options.backend.empty()) return options.backend;
+  if (const auto named = process_environment()("INTARSIA_BACKEND")) return *named;
   return options.device && options.device->is_cuda() ? "nccl" : "gloo";
 }
 
@@ -197,6 +198,7 @@ BackendMaker backend_maker(std::string backend, c10::intrusive_ptr<c10d::Store> 
     request.store = c10::make_intrusive<c10d::PrefixStore>(concat("intarsia/group/", name), store);
     request.index = index;
     request.size = static_cast<int>(ranks.size());
+    request.ranks = ranks;
     request.timeout = timeout;
     request.device = device;
     request.address = address;

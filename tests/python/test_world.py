@@ -65,6 +65,21 @@ def test_processes_meet_and_close_at_exit():
     it.full(it.ones((2,), "S(0)", mesh={"x": 2}))  # leaves a Gloo group open for atexit
 
 
+@on_ranks(2)
+def test_processes_share_memory():
+    it.close()
+    it.init({"x": 2}, backend="shm")
+    t = it.from_local(torch.arange(4.0), "P(sum)")
+    assert torch.equal(it.full(it.redistribute(t, "S(0)")), 2 * torch.arange(4.0))
+    assert "reduce_scatter over" in it.world().ledger().dump(8)  # Gloo is not asked for it
+    it.close()
+
+
+def test_the_variable_names_the_backend():
+    code = "import os; os.environ['INTARSIA_BACKEND'] = 'telegraph'; import intarsia as it; it.connect()"
+    assert "there is no backend 'telegraph'; use gloo, shm, nccl or ucc" in python(code).stderr
+
+
 @on_ranks(2, "torchrun")
 def test_processes_meet_under_torchrun():
     it.init({"x": 2})

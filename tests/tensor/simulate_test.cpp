@@ -75,8 +75,9 @@ TEST(Simulate, CollectivesRefuseTensorsWithValues) {
 TEST(Simulate, RefusesWorldsThatCannotBe) {
   testing::expect_error<ValueError>([] { simulate({.size = 4, .rank = 4}); },
                                     {"rank 4 is not in a world of size 4"});
-  testing::expect_error<ValueError>([] { simulate({.backend = "mpi"}); },
-                                    {"the ways of 'mpi' are not known; known are gloo and nccl"});
+  testing::expect_error<ValueError>(
+      [] { simulate({.backend = "mpi"}); },
+      {"the ways of 'mpi' are not known; known are gloo, nccl and shm"});
 }
 
 TEST(Simulate, BillIsThatOfRealRanks) {
