@@ -159,19 +159,19 @@ TEST(BackendShm, ReductionsAreThoseOfLockstepBitForBit) {
 }
 
 TEST(BackendShm, CallsReturnAtOnceAndStayInOrder) {
-  in_shared_memory(2, [](World& world) {
+  std::atomic<bool> called = false;
+  in_shared_memory(2, [&](World& world) {
     const Comm comm = world.everyone();
     barrier(comm);
-    if (world.rank() == 1) std::this_thread::sleep_for(milliseconds(200));
-    const auto begin = Clock::now();
+    while (world.rank() == 1 && !called) std::this_thread::sleep_for(milliseconds(1));
     std::vector<Pending> under_way;
     for (int k = 0; k < 20; ++k) {
       under_way.push_back(all_reduce(comm, at::full({100'000}, k + 1.0), kSum));
       under_way.push_back(all_gather(comm, at::full({3}, k + 0.5), 0));
     }
     if (world.rank() == 0) {
-      EXPECT_LT(Clock::now() - begin, milliseconds(150));
       EXPECT_FALSE(under_way[0].done());
+      called = true;
     }
     for (int k = 19; k >= 0; --k) {
       const auto i = static_cast<std::size_t>(2 * k);
@@ -223,7 +223,7 @@ TEST(BackendShm, WhoDoesNotComeIsNamedAndTheGroupIsOver) {
         ++told;
         while (told < 2) std::this_thread::sleep_for(milliseconds(1));
       },
-      milliseconds(200));
+      std::chrono::seconds(2));
 }
 
 TEST(BackendShm, DifferentCallsAreTold) {
@@ -267,7 +267,7 @@ TEST(BackendShm, ClosingEndsWhatIsUnderWay) {
       expect_error<WorldError>([&] { all_reduce(comm, at::ones({1'000'000}), kSum).wait(); },
                                {"closed"});
     }
-    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
   });
   // Its own calls end too.
   const auto store = c10::make_intrusive<c10d::HashStore>();
@@ -283,7 +283,7 @@ TEST(BackendShm, ClosingEndsWhatIsUnderWay) {
     EXPECT_FALSE(first->isCompleted());
     const auto begin = Clock::now();
     backend.reset();
-    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
     EXPECT_TRUE(first->isCompleted() && second->isCompleted());
     EXPECT_FALSE(second->isSuccess());
     EXPECT_NE(second->exception(), nullptr);

@@ -78,9 +78,11 @@ TEST(HostMemory, ASleeperIsWoken) {
   with_memory(2, [](SymmetricMemory& memory) {
     const auto begin = Clock::now();
     if (memory.rank() == 0) {
+      memory.wait(1, 1, 1, soon());  // it will sleep
       std::this_thread::sleep_for(milliseconds(30));
       memory.signal(0, 1);
     } else {
+      memory.signal(1, 1);
       memory.wait(0, 0, 1, soon());
       EXPECT_GE(Clock::now() - begin, milliseconds(20));
       EXPECT_EQ(memory.value(0, 0), 1U);
@@ -96,7 +98,7 @@ TEST(HostMemory, WhoDoesNotComeIsNamed) {
                   memory.wait(1, 0, 1, soon());
                   expect_error<WorldError>(
                       [&] { memory.wait(2, 0, 1, Clock::now() + milliseconds(50)); },
-                      {"waited 5", " ms for rank 12, 13, which did not come"});
+                      {"waited ", " ms for rank 12, 13, which did not come"});
                 }
                 memory.signal(1, 1);
                 memory.wait(0, 1, 1, soon());
@@ -116,7 +118,7 @@ TEST(HostMemory, ClosingEndsTheWaitsOfOthers) {
     const auto begin = Clock::now();
     expect_error<WorldError>([&] { memory.wait(0, 0, 8, soon()); },
                              {"[SymmetricMemory] rank 0 has closed: it has enough"});
-    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
   });
 }
 
@@ -130,7 +132,7 @@ TEST(HostMemory, ClosingEndsItsOwnWaits) {
       const auto begin = Clock::now();
       expect_error<WorldError>([&] { memory.wait(1, 0, 1, soon()); },
                                {"this rank has closed: enough"});
-      EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
+      EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
       closes.join();
     } else {
       expect_error<WorldError>([&] { memory.wait(0, 1, 1, soon()); },
