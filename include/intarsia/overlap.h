@@ -53,7 +53,8 @@ at::Tensor scattered_linear(const at::Tensor& x, const LinearParameters& linear,
 /// The seconds that a chain of `chunks` takes, each of which is sent and computed with, where a
 /// chunk is sent while its neighbour is computed: `send + compute + (chunks - 1) * max(send,
 /// compute)`. By this the number of chunks is chosen: `send` is the time of a plan, and `compute`
-/// that of the matrix products, of the copies which chunks need, and of starting a collective.
+/// that of a chunk's part of the matrix products and of the copies which chunks need, of reading
+/// all weights, and of starting a collective.
 double overlapped_seconds(std::int64_t chunks, double send, double compute);
 
 }  // namespace intarsia

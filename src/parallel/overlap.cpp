@@ -205,14 +205,15 @@ double local_elements(const at::Tensor& t, const Layout& layout) {
   return elements;
 }
 
-/// What travels: a tensor of these sizes, from one layout to the other; what is multiplied; and
-/// what chunks copy that the whole does not.
+/// What travels: a tensor of these sizes, from one layout to the other. What a rank multiplies it
+/// with, and what chunks copy that the whole does not, in elements.
 struct Work {
   Layout from;
   Layout to;
   std::vector<std::int64_t> sizes;
-  double multiplications = 0;
-  double copied_bytes = 0;
+  double rows = 0;
+  double weights = 0;
+  double copied = 0;
 };
 
 /// The number of chunks that takes least time by the topology. More must be worth it.
@@ -227,12 +228,12 @@ std::int64_t best_chunks(const at::Tensor& x, const Way& way, const Work& work) 
     std::vector<std::int64_t> sizes = work.sizes;
     sizes[d] /= chunks;
     const auto plan = plans.plan(work.from, work.to, sizes, x.element_size());
-    const double multiply = 2 * work.multiplications / topology.flops;
+    const double multiply = 2 * work.rows * work.weights / topology.flops;
     if (chunks == 1) return plan->seconds + multiply;
-    // To start a collective keeps a rank from multiplying.
-    const double copy = work.copied_bytes / topology.copy_bandwidth;
-    const double compute = (multiply + copy) / static_cast<double>(chunks) + link.overhead;
-    return overlapped_seconds(chunks, plan->seconds, compute);
+    // Each chunk reads all weights, and to start a collective keeps a rank from multiplying.
+    const double element = static_cast<double>(x.element_size()) / topology.copy_bandwidth;
+    const double once = (multiply + work.copied * element) / static_cast<double>(chunks);
+    return overlapped_seconds(chunks, plan->seconds, once + work.weights * element + link.overhead);
   };
   constexpr double kWorthIt = 0.98;
   std::int64_t best = 1;
@@ -308,11 +309,11 @@ WayPointer way_to_gather(const at::Tensor& x, const std::vector<LinearParameters
   if (!p.is_shard() || p.split() != 1 || p.dim() + 1 >= x.dim()) return {};
   const Layout whole = layout.with(std::string(axis), Placement::replicate());
   if (!is_whole(whole, p.dim())) return {};
-  const double made = rows(x, whole) * weight_elements(linears);
-  const double results = made / static_cast<double>(x.size(-1));
-  return find_way(
-      x, axis, p.dim(), options,
-      {layout, whole, x.sizes().vec(), made, results * static_cast<double>(x.element_size())});
+  const double height = rows(x, whole);
+  const double weights = weight_elements(linears);
+  const double results = height * weights / static_cast<double>(x.size(-1));
+  return find_way(x, axis, p.dim(), options,
+                  {layout, whole, x.sizes().vec(), height, weights, results});
 }
 
 WayPointer way_to_scatter(const at::Tensor& x, const LinearParameters& linear,
@@ -327,8 +328,7 @@ WayPointer way_to_scatter(const at::Tensor& x, const LinearParameters& linear,
   return find_way(x, axis, dim, options,
                   {result.with(name, Placement::partial()),
                    result.with(name, Placement::shard(static_cast<int>(dim))), sizes,
-                   rows(x, result) * weight_elements({linear}),
-                   local_elements(x, layout) * static_cast<double>(x.element_size())});
+                   rows(x, result), weight_elements({linear}), local_elements(x, layout)});
 }
 
 }  // namespace
