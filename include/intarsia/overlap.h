@@ -18,8 +18,6 @@
 #include <string_view>
 #include <vector>
 
-#include "intarsia/placement.h"
-
 namespace intarsia {
 
 /// What a linear layer holds.

@@ -114,7 +114,6 @@ struct GatheredLinears : torch::autograd::Function<GatheredLinears> {
     }
     ctx->save_for_backward(saved);
     ctx->saved_data["way"] = c10::IValue::make_capsule(way);
-    ctx->saved_data["biases"] = static_cast<std::int64_t>(biases.size());
     ctx->set_materialize_grads(false);
     return out;
   }
@@ -128,7 +127,9 @@ struct GatheredLinears : torch::autograd::Function<GatheredLinears> {
     for (std::size_t i = 0; i < n; ++i) {
       gradients.push_back(gradient_of(given[i], way->results[i], way->axis));
     }
-    variable_list out(n + 2 + static_cast<std::size_t>(ctx->saved_data["biases"].toInt()));
+    const auto biases = std::count_if(way->bias.begin(), way->bias.end(),
+                                      [](const auto& place) { return place.has_value(); });
+    variable_list out(n + 2 + static_cast<std::size_t>(biases));
     std::vector<MovingTensor> moving;
     for (std::int64_t j = 0; j < way->chunks && ctx->needs_input_grad(0); ++j) {
       at::Tensor sum;
@@ -163,7 +164,7 @@ struct ScatteredLinear : torch::autograd::Function<ScatteredLinear> {
     }
     at::Tensor out = way->joined(moving);
     if (bias) out.add_(*bias);
-    ctx->saved_data["biased"] = bias.has_value();
+    way->bias.push_back(bias ? std::optional<std::size_t>(0) : std::nullopt);
     way->results.push_back(layout_of(out));
     ctx->save_for_backward({x, weight});
     ctx->saved_data["way"] = c10::IValue::make_capsule(way);
@@ -187,22 +188,16 @@ struct ScatteredLinear : torch::autograd::Function<ScatteredLinear> {
     if (ctx->needs_input_grad(0)) out[0] = way->joined(parts);
     const at::Tensor whole = way->joined(chunks);
     if (ctx->needs_input_grad(1)) out[1] = weight_gradient(whole, saved[0]);
-    if (ctx->saved_data["biased"].toBool() && ctx->needs_input_grad(2)) {
-      out[2] = bias_gradient(whole);
-    }
+    if (way->bias[0] && ctx->needs_input_grad(2)) out[2] = bias_gradient(whole);
     return out;
   }
 };
 
 // ---- whether, and in how many chunks ----
 
-/// How many elements a rank holds, as if every cut were even.
+/// The most elements that a rank holds.
 double local_elements(const at::Tensor& t, const Layout& layout) {
-  auto elements = static_cast<double>(t.numel());
-  for (std::size_t a = 0; a < layout.mesh().axes(); ++a) {
-    if (layout.placement(a).is_shard()) elements /= static_cast<double>(layout.mesh().size(a));
-  }
-  return elements;
+  return static_cast<double>(piece_bytes(layout, t.sizes(), /*element_size=*/1));
 }
 
 /// What travels: a tensor of these sizes, from one layout to the other. What a rank multiplies it
@@ -251,16 +246,17 @@ bool is_whole(const Layout& layout, std::int64_t dim) {
   return layout.axes_of(static_cast<int>(dim)).empty();
 }
 
-/// Nothing, where the layer is done as a whole.
+/// Nothing, where the layer is done as a whole. `work` is asked only where it decides.
+template <class WorkOf>
 WayPointer find_way(const at::Tensor& x, std::string_view axis, std::int64_t dim,
-                    const OverlapOptions& options, const Work& work) {
+                    const OverlapOptions& options, const WorkOf& work) {
   auto way = c10::make_intrusive<Way>();
   way->axis = axis;
   way->dim = dim;
-  way->ranks = work.from.mesh().size(axis);
+  way->ranks = layout_of(x).mesh().size(axis);
   const std::int64_t length = x.size(dim);
   if (way->ranks == 1 || length == 0 || length % way->ranks != 0) return {};
-  way->chunks = options.chunks == 0 ? best_chunks(x, *way, work) : options.chunks;
+  way->chunks = options.chunks == 0 ? best_chunks(x, *way, work()) : options.chunks;
   if (way->chunks == 1 || length % (way->ranks * way->chunks) != 0) return {};
   return way;
 }
@@ -302,33 +298,38 @@ double rows(const at::Tensor& x, const Layout& whole) {
 
 WayPointer way_to_gather(const at::Tensor& x, const std::vector<LinearParameters>& linears,
                          std::string_view axis, const OverlapOptions& options) {
-  if (!has_layout(x) || linears.empty()) return {};
+  if (options.chunks == 1 || !has_layout(x) || linears.empty()) return {};
   const Layout layout = layout_of(x);
   if (!layout.mesh().has_axis(axis)) return {};
   const Placement p = layout.placement(axis);
   if (!p.is_shard() || p.split() != 1 || p.dim() + 1 >= x.dim()) return {};
   const Layout whole = layout.with(std::string(axis), Placement::replicate());
   if (!is_whole(whole, p.dim())) return {};
-  const double height = rows(x, whole);
-  const double weights = weight_elements(linears);
-  const double results = height * weights / static_cast<double>(x.size(-1));
-  return find_way(x, axis, p.dim(), options,
-                  {layout, whole, x.sizes().vec(), height, weights, results});
+  return find_way(x, axis, p.dim(), options, [&]() -> Work {
+    const double height = rows(x, whole);
+    const double weights = weight_elements(linears);
+    const double results = height * weights / static_cast<double>(x.size(-1));
+    return {layout, whole, x.sizes().vec(), height, weights, results};
+  });
 }
 
 WayPointer way_to_scatter(const at::Tensor& x, const LinearParameters& linear,
                           std::string_view axis, std::int64_t dim, const OverlapOptions& options) {
-  if (!has_layout(x) || dim + 1 >= x.dim()) return {};
+  if (options.chunks == 1 || !has_layout(x) || dim + 1 >= x.dim()) return {};
   const Layout layout = layout_of(x);
   if (!layout.mesh().has_axis(axis) || !is_whole(layout, dim)) return {};
-  const std::string name(axis);
-  const Layout result = with_whole_dim(layout, x.dim() - 1);
-  std::vector<std::int64_t> sizes = x.sizes().vec();
-  sizes.back() = linear.weight.size(0);
-  return find_way(x, axis, dim, options,
-                  {result.with(name, Placement::partial()),
-                   result.with(name, Placement::shard(static_cast<int>(dim))), sizes,
-                   rows(x, result), weight_elements({linear}), local_elements(x, layout)});
+  return find_way(x, axis, dim, options, [&]() -> Work {
+    const std::string name(axis);
+    const Layout result = with_whole_dim(layout, x.dim() - 1);
+    std::vector<std::int64_t> sizes = x.sizes().vec();
+    sizes.back() = linear.weight.size(0);
+    return {result.with(name, Placement::partial()),
+            result.with(name, Placement::shard(static_cast<int>(dim))),
+            sizes,
+            rows(x, result),
+            weight_elements({linear}),
+            local_elements(x, layout)};
+  });
 }
 
 }  // namespace
