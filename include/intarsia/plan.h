@@ -104,7 +104,8 @@ struct PlanOptions {
 /// Ties go to fewer steps, then to the order of mesh axes. Meshes of up to three axes and 64 ranks
 /// are searched thoroughly; on larger ones a dearer plan may be found, never a wrong one.
 ///
-/// Nothing, when there is no exact way: between different kinds of partial values.
+/// Nothing, when there is no exact way: between different kinds of partial values, and from values
+/// to terms of a norm, which has no sign.
 /// ValueError, when no plan fits into `peak_bytes`; the message says what the least is.
 /// REQUIRES: both layouts are on the same mesh.
 std::optional<Plan> make_plan(const Layout& from, const Layout& to,

@@ -37,6 +37,7 @@ double cost(const Placement& from, const Placement& to, double bytes, const Pric
   if (from.is_replicate()) {
     // Terms made now have to be reduced later.
     if (!to.is_partial()) return 0;
+    if (to.reduction() == Reduction::norm) return kNever;
     return p.later ? part : 2 * part + p.start;
   }
   if (from.is_partial()) {

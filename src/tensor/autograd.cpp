@@ -23,6 +23,7 @@ DistributedImpl& ours(std::string_view where, const at::Tensor& t) {
                      t.defined() ? describe(t) : std::string("an undefined one"),
                      "; distribute() makes one");
   }
+  impl_of(t).refresh();
   return impl_of(t);
 }
 
@@ -44,7 +45,8 @@ PlanPointer plan_between(std::string_view where, TensorState& state, const Spec&
   PlanPointer plan = state.plan(from, to);
   if (!plan) {
     fail<ValueError>(where, "no exact way leads from ", from->layout, " to ", to,
-                     ": partial values of different kinds; go through R");
+                     ": partial values of different kinds, or of a norm, which has no sign; go "
+                     "through R");
   }
   return plan;
 }
@@ -199,6 +201,15 @@ void check_dtype(std::string_view where, const at::Tensor& t, const Layout& layo
   check_partial(where, t.scalar_type(), layout);
 }
 
+/// Whether a tensor with these strides has neither gaps nor elements in common.
+bool are_dense(const Shape& sizes, const Shape& strides) {
+  const Shape dense = dense_strides(sizes, strides);
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] > 1 && strides[d] != dense[d]) return false;
+  }
+  return true;
+}
+
 /// The global sizes that even cuts give.
 Shape even_sizes(std::string_view where, const at::Tensor& piece, const Layout& layout) {
   check_dims(where, layout, static_cast<std::size_t>(piece.dim()));
@@ -230,6 +241,10 @@ class LayOutGradient final : public torch::autograd::FunctionPreHook {
   variable_list operator()(const variable_list& grads) override {
     return {laid_out(leaf_, grads[0])};
   }
+  static bool lays_out(const torch::autograd::FunctionPreHook& hook, const DistributedImpl& leaf) {
+    return typeid(hook) == typeid(LayOutGradient) &&
+           &static_cast<const LayOutGradient&>(hook).leaf_ == &leaf;
+  }
 
  private:
   DistributedImpl& leaf_;
@@ -241,14 +256,13 @@ void attach_leaf_hook(const at::Tensor& tensor) {
   if (!tensor.requires_grad() || !tensor.is_leaf()) return;
   DistributedImpl& impl = impl_of(tensor);
   // Adding the first hook of Python, or the first of C++, drops all others: so ours is looked for
-  // each time, and put last.
+  // each time, and put last. By its type: another object may have the address of one that is gone.
   auto& hooks = torch::autograd::impl::hooks(tensor);
-  if (!hooks.empty() && hooks.back().get() == impl.gradient_hook) return;
+  if (!hooks.empty() && LayOutGradient::lays_out(*hooks.back(), impl)) return;
   // Views made without grad mode look like leaves. Other leaves count there too: that is where
   // autograd functions of users have their forward.
   if (!at::GradMode::is_enabled() && tensor.is_view()) return;
   hooks.push_back(std::make_unique<LayOutGradient>(impl));
-  impl.gradient_hook = hooks.back().get();
 }
 
 void keep_gradient_layout(const at::Tensor& tensor) {
@@ -309,8 +323,14 @@ at::Tensor distribute(const at::Tensor& whole, const Layout& layout, World& worl
   }
   check_dims("distribute", layout, static_cast<std::size_t>(whole.dim()));
   check_dtype("distribute", whole, layout);
-  return Distribute::apply(
-      whole, c10::make_intrusive<Origin>(spec_of(whole, layout), layout, world.shared_from_this()));
+  const Spec spec = spec_of(whole, layout);
+  if (spec->norms) {
+    fail<ValueError>(
+        "distribute", "a full tensor cannot be laid out as ", layout,
+        ": values with a sign are no norm; use R, or from_local() for terms of a norm");
+  }
+  return Distribute::apply(whole,
+                           c10::make_intrusive<Origin>(spec, layout, world.shared_from_this()));
 }
 
 at::Tensor from_local(const at::Tensor& piece, const Layout& layout, World& world,
@@ -348,7 +368,7 @@ at::Tensor from_locals(const std::vector<at::Tensor>& pieces, const Layout& layo
   Shape strides = contiguous_strides(sizes);
   if (options.strides) {
     strides = to_shape(*options.strides);
-    if (strides.size() != sizes.size() || strides != strides_in_order_of(sizes, strides)) {
+    if (strides.size() != sizes.size() || !are_dense(sizes, strides)) {
       fail<ValueError>(name, "strides (", join(strides), ") are not those of a dense tensor of (",
                        join(sizes), ")");
     }

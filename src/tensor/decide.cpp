@@ -1,6 +1,8 @@
 #include "tensor/decide.h"
 
 #include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/TensorIterator.h>
 
 #include <algorithm>
 
@@ -92,6 +94,62 @@ Shape strides_in_format(const Decision& d, const Shape& sizes, RuleOptions::Form
   return contiguous_strides(sizes);
 }
 
+/// Dense strides, with the outermost dimensions first in `order`; others are innermost.
+Shape strides_in_dim_order(const Shape& sizes, std::span<const std::int8_t> order) {
+  Shape strides(sizes.size(), 0);
+  std::int64_t step = 1;
+  const auto place = [&](std::size_t d) {
+    if (d >= sizes.size() || strides[d] != 0) return;
+    strides[d] = step;
+    step *= std::max<std::int64_t>(sizes[d], 1);
+  };
+  for (std::size_t d = sizes.size(); d-- > 0;) {
+    const auto listed = std::find(order.begin(), order.end(), static_cast<std::int8_t>(d));
+    if (listed == order.end()) place(d);
+  }
+  for (std::size_t i = order.size(); i-- > 0;) place(static_cast<std::size_t>(order[i]));
+  return strides;
+}
+
+/// The strides that the argument `memory_format` asks for, if it does.
+std::optional<Shape> strides_by_argument(const Frame& f, const Shape& sizes) {
+  const c10::IValue* format = f.argument("memory_format");
+  if (format == nullptr || !format->isInt()) return std::nullopt;
+  switch (static_cast<at::MemoryFormat>(format->toInt())) {
+    case at::MemoryFormat::ChannelsLast:
+      return to_shape(c10::get_channels_last_strides_2d(to_ref(sizes)));
+    case at::MemoryFormat::ChannelsLast3d:
+      return to_shape(c10::get_channels_last_strides_3d(to_ref(sizes)));
+    case at::MemoryFormat::Contiguous:
+      return contiguous_strides(sizes);
+    default:
+      return std::nullopt;
+  }
+}
+
+/// The strides of what follows one tensor: that tensor's, without gaps.
+Shape strides_like(const SpecData& like) {
+  return like.contiguous ? contiguous_strides(like.sizes) : dense_strides(like.sizes, like.strides);
+}
+
+/// The strides that ATen's iterator gives the result of an element-wise op: it is asked, on tensors
+/// without memory.
+Shape strides_by_iterator(const Frame& f, const Decision& d, const Shape& sizes) {
+  std::vector<at::TensorBase> operands;
+  bool contiguous = true;
+  for (std::size_t i = 0; i < d.in.size(); ++i) {
+    if (!d.in[i] || f.tensors[i].is_out) continue;
+    contiguous &= d.in[i]->contiguous && d.in[i]->sizes == sizes;
+    operands.push_back(at::detail::empty_strided_meta(to_ref(d.in[i]->sizes),
+                                                      to_ref(d.in[i]->strides), at::kByte));
+  }
+  if (contiguous) return contiguous_strides(sizes);
+  at::TensorIteratorConfig config;
+  config.set_check_mem_overlap(false).add_owned_output(at::TensorBase());
+  for (const at::TensorBase& t : operands) config.add_const_input(t);
+  return to_shape(config.build().output(0).strides());
+}
+
 /// The strides of a result as ATen would make them.
 Shape strides_of_result(const Frame& f, const Decision& d, const Rule& rule, const Shape& sizes,
                         std::size_t index) {
@@ -100,31 +158,16 @@ Shape strides_of_result(const Frame& f, const Decision& d, const Rule& rule, con
                        (rule.options.contiguous_overload.empty() ||
                         f.info.op.schema().overload_name() != rule.options.contiguous_overload);
   if (!rule.options.memory_order.empty() && !follows) {
-    Shape like(sizes.size(), 0);
-    std::int64_t rank = static_cast<std::int64_t>(sizes.size());
-    for (const std::int8_t dim : rule.options.memory_order) {
-      if (static_cast<std::size_t>(dim) < sizes.size())
-        like[static_cast<std::size_t>(dim)] = rank--;
-    }
-    return strides_in_order_of(sizes, like);
+    return strides_in_dim_order(sizes, rule.options.memory_order);
   }
   if (rule.options.format != RuleOptions::Format::contiguous) {
     return strides_in_format(d, sizes, rule.options.format);
   }
   if (!follows) return contiguous_strides(sizes);
-  const c10::IValue* format = f.argument("memory_format");
-  if (format != nullptr && format->isInt()) {
-    const auto wanted = static_cast<at::MemoryFormat>(format->toInt());
-    if (wanted == at::MemoryFormat::ChannelsLast)
-      return to_shape(c10::get_channels_last_strides_2d(to_ref(sizes)));
-    if (wanted == at::MemoryFormat::ChannelsLast3d)
-      return to_shape(c10::get_channels_last_strides_3d(to_ref(sizes)));
-    if (wanted == at::MemoryFormat::Contiguous) return contiguous_strides(sizes);
-  }
+  if (const auto asked = strides_by_argument(f, sizes)) return *asked;
+  if (f.info.op.hasTag(at::Tag::pointwise)) return strides_by_iterator(f, d, sizes);
   for (const Spec& s : d.in) {
-    if (s && s->sizes == sizes) {
-      return s->contiguous ? contiguous_strides(sizes) : strides_in_order_of(sizes, s->strides);
-    }
+    if (s && s->sizes == sizes) return strides_like(*s);
   }
   return contiguous_strides(sizes);
 }
@@ -250,15 +293,10 @@ void decide_like(const Frame& f, Decision& d) {
   }
   Shape strides = contiguous_strides(sizes);
   if (const c10::IValue* given = f.argument("stride")) {
-    strides = to_shape(at::IntArrayRef(given->toIntVector()));
     // Only dense strides can be cut.
-    strides = strides_in_order_of(sizes, strides);
-  } else if (size == nullptr && !d.in[0]->contiguous) {
-    const c10::IValue* format = f.argument("memory_format");
-    const bool wants_contiguous =
-        format != nullptr && format->isInt() &&
-        static_cast<at::MemoryFormat>(format->toInt()) == at::MemoryFormat::Contiguous;
-    if (!wants_contiguous) strides = strides_in_order_of(sizes, d.in[0]->strides);
+    strides = dense_strides(sizes, to_shape(at::IntArrayRef(given->toIntVector())));
+  } else if (size == nullptr) {
+    strides = strides_by_argument(f, sizes).value_or(strides_like(*d.in[0]));
   }
   const c10::IValue* dtype = f.argument("dtype");
   const at::ScalarType type = dtype != nullptr && !dtype->isNone()

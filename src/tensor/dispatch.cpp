@@ -33,6 +33,12 @@ void check_operand(const Frame& f, const Frame::Tensor& t) {
     f.refuse("a view whose elements had been moved is older than the last write to its base",
              "take the view again after writing, or write through the view");
   }
+  if (t.written && extra.window &&
+      extra.window->base->dtype() != impl_of(extra.window->moved).dtype()) {
+    f.refuse(concat("the view shows a parameter as it is used, and it is stored as ",
+                    dtype_text(extra.window->base->spec()->dtype)),
+             "write to the parameter itself, or to a view of it along dimensions that are not cut");
+  }
 }
 
 /// A tensor of a build scope that is read before the scope ends is made now, replicated.
@@ -124,7 +130,26 @@ void bring_into_use(Frame& f) {
   }
 }
 
+/// What a stored tensor is in use, as a moved copy of it: what is written there goes on to what is
+/// stored.
+at::Tensor used_with_window(const Frame::Tensor& t) {
+  const at::Tensor used = on_use(t)->tensor();
+  DistributedImpl& base = *t.impl;
+  const at::Tensor out = make_tensor(base, impl_of(used).spec(), impl_of(used).pieces());
+  impl_of(out).need_extra().window = window_of(base, used);
+  impl_of(out).track_like(base);
+  return out;
+}
+
 void run_decided(Frame& f, bool stored);
+
+/// Whether ATen has the op in terms of others, for all devices; and runs it so.
+bool is_composed(const OpInfo& info) {
+  return info.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+}
+void run_composed(const OpInfo& info, torch::jit::Stack& stack) {
+  info.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
+}
 
 /// A cast of a stored tensor comes from where the tensor does: what is gathered has few bytes.
 void run_cast_of_stored(Frame& f) {
@@ -140,12 +165,18 @@ void run(const OpInfo& info, torch::jit::Stack& stack) {
   TORCH_INTERNAL_ASSERT(f.lead != nullptr, info.name, " reached us without a tensor of ours");
   bool deferred = false;
   bool stored = false;
+  bool through = false;  // a write goes on to the base of a view
   for (const Frame::Tensor& t : f.tensors) {
     if (t.impl == nullptr) continue;
+    if (t.written && t.impl->spec()->norms && info.family != Family::reshapes) {
+      f.state().settle(*t.impl, {.op = info.name});
+      return run(info, stack);
+    }
     if (t.impl->extra()) {
       check_operand(f, t);
       deferred |= t.impl->extra()->recipe != nullptr;
       stored |= t.impl->extra()->on_use != nullptr;
+      through |= t.written && t.impl->extra()->window;
     }
     if (t.impl->autograd_meta() != nullptr) attach_leaf_hook(*t.tensor);
   }
@@ -159,6 +190,10 @@ void run(const OpInfo& info, torch::jit::Stack& stack) {
   if (deferred) materialise_operands(f);
   if (stored && info.base_name == "_to_copy" && on_use(f.tensors[0]) != nullptr) {
     return run_cast_of_stored(f);
+  }
+  if (through && info.family == Family::each && is_composed(info)) {
+    // One by one: the list may have views of a tensor, and the tensor.
+    return run_composed(info, stack);
   }
   switch (info.family) {
     case Family::random:
@@ -198,14 +233,13 @@ void run_decided(Frame& f, bool stored) {
     const auto made =
         known ? std::const_pointer_cast<Decision>(known) : std::make_shared<Decision>(decide(f));
     if (stored && is_view && made->moves_view) {
-      // A view that its storage has no piece of: a view of what is used.
-      bring_into_use(f);
+      // A view that its storage has no piece of: a view of what is used, which writes through.
+      stack[f.base] = used_with_window(f.tensors[0]);
       return run(info, stack);
     }
     if (made->decomposes) {
       if (!known) cache.insert(key, hash, made);
-      info.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
-      return;
+      return run_composed(info, stack);
     }
     if (made->by_formula) {
       cache.insert(key, hash, made);

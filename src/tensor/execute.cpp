@@ -7,6 +7,7 @@
 #include "intarsia/boxes.h"
 #include "tensor/decide.h"
 #include "tensor/neutral.h"
+#include "tensor/random.h"
 #include "tensor/simulated.h"
 #include "tensor/state.h"
 
@@ -22,22 +23,22 @@ constexpr c10::DispatchKeySet kLazy({c10::DispatchKey::Conjugate, c10::DispatchK
 /// What a view has from its base: the count of writes, where its elements come from, and whether
 /// plain tensors share its memory. `moved`: the copy that it is a view of, if not of the base.
 void share_extra(const Frame& f, const at::Tensor& out, const at::Tensor* moved, bool in_list) {
+  impl_of(out).track_like(*f.tensors[0].impl);
   if (f.info.base_name == "_unsafe_view") return;
   DistributedImpl& base = *f.tensors[0].impl;
   DistributedImpl& view = impl_of(out);
   if (moved != nullptr) {
-    const std::uint32_t version =
-        base.version_counter().enabled() ? base.version_counter().current_version() : 0;
-    view.need_extra().window = std::make_unique<Extra::Window>(
-        Extra::Window{c10::intrusive_ptr<DistributedImpl>::reclaim_copy(&base), *moved, version});
+    Extra& extra = view.need_extra();
+    extra.window = window_of(base, *moved);
+    if (view.spec()->partial) extra.memory = impl_of(*moved).memory();
     return;
   }
   if (base.spec()->partial) {
     Extra& extra = view.need_extra();
-    extra.writes = base.writes();
+    extra.memory = base.memory();
     if (f.info.returns == 1 && out.defined() && view.spec()->partial && !in_list) {
       extra.view_of = std::make_unique<Extra::ViewOf>(
-          Extra::ViewOf{c10::intrusive_ptr<DistributedImpl>::reclaim_copy(&base), f.info.op,
+          Extra::ViewOf{base.snapshot(), f.info.op,
                         torch::jit::Stack(f.arguments().begin() + 1, f.arguments().end())});
     }
   }
@@ -47,10 +48,17 @@ void share_extra(const Frame& f, const at::Tensor& out, const at::Tensor* moved,
         std::make_unique<OnUse>(base.extra()->on_use->then(f.info.op, f.arguments().subspan(1)));
   }
   if (base.extra()->exposed) view.expose();
-  if (base.extra()->window) {
-    const Extra::Window& w = *base.extra()->window;
-    view.need_extra().window =
-        std::make_unique<Extra::Window>(Extra::Window{w.base, w.moved, w.version});
+  if (base.extra()->window) view.need_extra().window = base.extra()->window;
+}
+
+/// After a call: what it wrote is no longer what was remembered.
+void note_writes(const Frame& f) {
+  for (const Frame::Tensor& t : f.tensors) {
+    if (!t.written || t.impl == nullptr) continue;
+    f.state().note_write(*t.impl);
+    if (t.impl->extra()) write_through(*t.impl, f.info.name);
+    // ATen counts writes to single tensors itself.
+    if (f.info.arguments[t.argument].kind == ArgumentKind::tensor_list) t.impl->bump_version();
   }
 }
 
@@ -69,6 +77,9 @@ class Run {
     if (members_ == 0 && first_ && (d_.open_results || f_.info.family == Family::rule)) {
       learn_from_zeros();
     }
+    if (d_.open_results && f_.argument("generator") != nullptr) {
+      key_ = next_key(f_.state(), f_.argument("generator"));
+    }
     prepare();
     if (d_.beforehand) d_.beforehand(pieces_);
     results_.resize(d_.results.size());
@@ -82,11 +93,7 @@ class Run {
       out.push_back(wrap(r, declared));
       ++r;
     }
-    for (const Frame::Tensor& t : f_.tensors) {
-      if (!t.written || t.impl == nullptr) continue;
-      f_.state().note_write(*t.impl);
-      if (t.impl->extra()) write_through(*t.impl, f_.info.name);
-    }
+    note_writes(f_);
     f_.finish(std::move(out));
   }
 
@@ -140,8 +147,7 @@ class Run {
     std::size_t out = 0;
     for (std::size_t k = 0; k < i; ++k) out += f_.tensors[k].is_out ? 1 : 0;
     const Shape sizes = local_shape(d_.out_layouts[out], home.sizes, here_[m]);
-    return at::empty_strided(to_ref(sizes), to_ref(strides_in_order_of(sizes, home.strides)),
-                             options);
+    return at::empty_strided(to_ref(sizes), to_ref(strides_in_order_of(sizes, home)), options);
   }
 
   c10::IValue local_list(const c10::IValue& value, std::size_t& operand, std::size_t m) const {
@@ -214,6 +220,8 @@ class Run {
     try {
       if (d_.local_call) {
         d_.local_call(m, stack);
+      } else if (key_) {
+        draw_alike(stack);
       } else {
         (d_.local_op ? *d_.local_op : f_.info.op).callBoxed(&stack);
       }
@@ -225,6 +233,16 @@ class Run {
           "in this process",
           "predict from Python, where torch has more of them, or choose other layouts");
     }
+  }
+
+  /// A random op that runs on full tensors: every rank draws the same, whoever hosts it, and the
+  /// generator that the user knows goes one step, as for every random op.
+  void draw_alike(Stack& stack) const {
+    const at::Device device = f_.lead->world().piece_device();
+    at::Generator alike = at::globalContext().defaultGenerator(device).clone();
+    alike.set_current_seed(*key_);
+    stack[f_.place_of("generator")] = alike;
+    f_.info.op.callBoxed(&stack);
   }
 
   /// The results in a simulated world. A form of ours runs, where torch can do so without values:
@@ -246,7 +264,7 @@ class Run {
     if (first_ && f_.info.family != Family::like) learn_without_values(m);
     const auto piece = [&](const SpecData& spec, const Layout& layout) {
       const Shape sizes = local_shape(layout, spec.sizes, here_[m]);
-      return at::empty_strided(to_ref(sizes), to_ref(strides_in_order_of(sizes, spec.strides)),
+      return at::empty_strided(to_ref(sizes), to_ref(strides_in_order_of(sizes, spec)),
                                at::TensorOptions(at::kMeta).dtype(spec.dtype));
     };
     Stack out;
@@ -510,17 +528,26 @@ class Run {
       out += is_result ? 1 : 0;
       const Spec& home = d_.in[i];
       for (std::size_t m = 0; m < members_; ++m) check_size(t, pieces_[i][m], from, m);
-      if (from != home->layout) {
-        const PlanPointer plan = f_.state().plan(home.with(from), home->layout);
-        TORCH_INTERNAL_ASSERT(plan, from.to_string(), " -> ", home->layout.to_string());
-        pieces_[i] = f_.state().move(home.with(from), pieces_[i], plan, reason());
-      }
+      pieces_[i] = move_by_way(home.with(from), std::move(pieces_[i]), home->layout);
       if (t.impl == nullptr) {
         if (members_ > 0 && !pieces_[i][0].is_meta()) t.tensor->copy_(pieces_[i][0]);
         continue;
       }
       for (std::size_t m = 0; m < members_; ++m) t.impl->pieces()[m].copy_(pieces_[i][m]);
     }
+  }
+
+  /// Terms of one kind become terms of another by way of what they add up to.
+  Pieces move_by_way(const Spec& spec, Pieces pieces, const Layout& to) {
+    if (spec->layout == to) return pieces;
+    if (const PlanPointer plan = f_.state().plan(spec, to)) {
+      return f_.state().move(spec, pieces, plan, reason());
+    }
+    const Layout reduced = without_partial(spec->layout);
+    TORCH_INTERNAL_ASSERT(reduced != spec->layout, spec->layout.to_string(), " -> ",
+                          to.to_string());
+    const PlanPointer plan = f_.state().plan(spec, reduced);
+    return move_by_way(spec.with(reduced), f_.state().move(spec, pieces, plan, reason()), to);
   }
 
   void check_size(const Frame::Tensor& t, const at::Tensor& piece, const Layout& layout,
@@ -619,6 +646,7 @@ class Run {
   std::vector<Stack> local_results_;              // by member
   std::vector<std::vector<at::Tensor>> results_;  // by result, of those that are tensors
   at::Tensor moved_;
+  std::optional<std::uint64_t> key_;  // of a random op without a rule
 };
 
 }  // namespace
@@ -681,11 +709,7 @@ void execute_simple(Frame& f, const Decision& d) {
   } else {
     op.redispatchBoxed(keys - kAbove, &stack);
   }
-  if (f.info.in_place || f.info.hidden_writes) {
-    for (const Frame::Tensor& t : f.tensors) {
-      if (t.written && t.impl != nullptr) f.state().note_write(*t.impl);
-    }
-  }
+  if (f.info.in_place || f.info.hidden_writes) note_writes(f);
   const bool is_view = f.info.family == Family::view;
   for (std::size_t r = 0; r < d.results.size(); ++r) {
     c10::IValue& value = stack[f.base + r];
@@ -699,7 +723,7 @@ void execute_simple(Frame& f, const Decision& d) {
         }
         if (!is_view) local = in_order(std::move(local), *result.specs[0]);
         value = make_tensor(*f.lead, result.specs[0], std::move(local));
-        if (is_view && f.lead->extra()) share_extra(f, value.toTensor(), nullptr, false);
+        if (is_view) share_extra(f, value.toTensor(), nullptr, false);
         break;
       }
       case Result::Kind::written: {
@@ -851,10 +875,18 @@ void execute_formula(Frame& f, const Decision& d) {
   f.finish(std::move(stack));
 }
 
+std::shared_ptr<Extra::Window> window_of(const DistributedImpl& base, const at::Tensor& moved) {
+  const auto& versions = base.version_counter();
+  return std::make_shared<Extra::Window>(
+      Extra::Window{base.snapshot(), moved, versions.enabled() ? versions.current_version() : 0});
+}
+
 void write_through(DistributedImpl& view, std::string_view op) {
   if (!view.extra() || !view.extra()->window) return;
   Extra::Window& window = *view.extra()->window;
   DistributedImpl& moved = impl_of(window.moved);
+  moved.refresh();
+  if (window.base->spec()->norms) view.state().settle(*window.base, {.op = op});
   const PlanPointer plan = view.state().plan(moved.spec(), window.base->spec()->layout);
   TORCH_INTERNAL_ASSERT(plan);
   const Pieces home = view.state().move(moved.spec(), moved.pieces(), plan, {.op = op});
@@ -863,6 +895,7 @@ void write_through(DistributedImpl& view, std::string_view op) {
     // ATen counts this write once we return.
     window.version = window.base->version_counter().current_version() + 1;
   }
+  view.state().note_write(*window.base);
   write_through(*window.base, op);
 }
 

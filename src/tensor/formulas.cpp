@@ -64,8 +64,22 @@ double precision_of(at::ScalarType type) {
                                                   : std::numeric_limits<float>::epsilon();
 }
 
-/// By the norm, whose gradient needs one number for each row, where that of a mean of squares would
-/// be terms of all elements. Complex numbers are squared as they are, which gives no norm.
+/// The sum of squares of each row. Its gradient needs one number for each row, which is added up
+/// before it is spread over the elements: ATen's would be terms of all elements.
+struct RowSquares : torch::autograd::Function<RowSquares> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            at::IntArrayRef dims) {
+    ctx->save_for_backward({x});
+    return at::linalg_vector_norm(x, 2, dims, /*keepdim=*/true).square();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    const at::Tensor x = ctx->get_saved_variables()[0];
+    return {x * (grads[0] * 2 + 0), at::Tensor()};
+  }
+};
+
+/// Complex numbers are squared as they are, which gives no sum of squares.
 at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
                     const std::optional<at::Tensor>& weight, std::optional<double> eps) {
   const at::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(normalized_shape);
@@ -80,9 +94,8 @@ at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shap
   std::vector<std::int64_t> dims(sizes.size());
   std::iota(dims.begin(), dims.end(), input.dim() - static_cast<std::int64_t>(sizes.size()));
   const auto count = static_cast<double>(c10::multiply_integers(sizes));
-  const at::Tensor mean_square = x.is_complex()
-                                     ? x.square().mean(dims, true)
-                                     : at::linalg_vector_norm(x, 2, dims, true).square().div(count);
+  const at::Tensor mean_square =
+      x.is_complex() ? x.square().mean(dims, true) : RowSquares::apply(x, dims).div(count);
   const at::Tensor out = x * mean_square.add(eps.value_or(precision_of(x.scalar_type()))).rsqrt();
   return (weight && weight->defined() ? out * *weight : out).to(type);
 }

@@ -70,6 +70,7 @@ void Frame::add_tensor(const at::Tensor* tensor, std::size_t argument) {
     key.push_back(word(kNone));
   } else if (is_ours(*tensor)) {
     entry.impl = &impl_of(*tensor);
+    if (entry.impl->spec()->norms) entry.impl->refresh();
     key.push_back(reinterpret_cast<std::uintptr_t>(entry.impl->spec().id()));
     if (lead == nullptr) lead = entry.impl;
     if (entry.impl->spec()->partial) {

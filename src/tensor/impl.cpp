@@ -4,6 +4,7 @@
 #include <ATen/autocast_mode.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "tensor/state.h"
 
@@ -62,36 +63,48 @@ void DistributedImpl::take_metadata() {
   is_non_overlapping_and_dense_ = g.dense;
 }
 
-const std::shared_ptr<std::atomic<std::uint32_t>>& DistributedImpl::writes() {
+const std::shared_ptr<PartialMemory>& DistributedImpl::memory() {
   Extra& extra = need_extra();
-  if (!extra.writes) extra.writes = std::make_shared<std::atomic<std::uint32_t>>(0);
-  return extra.writes;
+  if (!extra.memory) extra.memory = std::make_shared<PartialMemory>(spec_, pieces_);
+  return extra.memory;
+}
+
+void DistributedImpl::refresh() {
+  if (!spec_->norms || !extra_ || !extra_->memory || !extra_->memory->settled) return;
+  spec_ = spec_.with(without_partial(spec_->layout));
+}
+
+c10::intrusive_ptr<DistributedImpl> DistributedImpl::snapshot() const {
+  return c10::static_intrusive_pointer_cast<DistributedImpl>(
+      shallow_copy_and_detach(version_counter(), /*allow_change=*/false));
 }
 
 std::optional<Layout> DistributedImpl::reduced_layout() const {
-  if (!extra_ || !extra_->writes || extra_->exposed) return std::nullopt;
+  if (!extra_ || !extra_->memory || extra_->exposed) return std::nullopt;
   const std::scoped_lock lock(extra_->reduced.mutex);
-  if (extra_->reduced.writes != *extra_->writes) return std::nullopt;
+  if (extra_->reduced.writes != extra_->memory->writes) return std::nullopt;
   return extra_->reduced.to;
 }
 
+void DistributedImpl::forget() {
+  if (remembered.exchange(false)) state_->forget(*this);
+}
+
 void DistributedImpl::replace(const Spec& spec, Pieces pieces) {
+  forget();
   spec_ = spec;
   pieces_ = std::move(pieces);
   extra_ = nullptr;
   take_metadata();
 }
 
-void DistributedImpl::take(const DistributedImpl& other) {
-  spec_ = other.spec_;
-  pieces_ = other.pieces_;
-  if (extra_) {
-    // What it remembers has the old sizes.
-    const std::scoped_lock lock(extra_->reduced.mutex);
-    extra_->reduced.to.reset();
-    extra_->reduced.pieces.clear();
-    extra_->view_of.reset();
-  }
+void DistributedImpl::take(const DistributedImpl& view) {
+  forget();
+  spec_ = view.spec_;
+  pieces_ = view.pieces_;
+  // Not shared with detached copies, which keep their sizes. It is no view of what it was.
+  extra_ = view.extra_;
+  if (extra_) extra_->view_of.reset();
   take_metadata();
 }
 
@@ -100,29 +113,40 @@ namespace {
 template <class Version>
 c10::intrusive_ptr<c10::TensorImpl> with_version(c10::intrusive_ptr<DistributedImpl> impl,
                                                  Version&& version, bool allow_change) {
-  impl->set_version_counter(std::forward<Version>(version));
+  if (!impl->is_inference()) impl->set_version_counter(std::forward<Version>(version));
   impl->set_allow_tensor_metadata_change(allow_change);
   return impl;
 }
 
 }  // namespace
 
-c10::intrusive_ptr<c10::TensorImpl> DistributedImpl::shallow_copy_and_detach(
-    const c10::VariableVersion& version, bool allow_change) const {
+c10::intrusive_ptr<DistributedImpl> DistributedImpl::shallow_copy() const {
   auto copy = c10::make_intrusive<DistributedImpl>(world_, *state_, spec_, Pieces(pieces_));
   copy->extra_ = extra_;
-  return with_version(std::move(copy), version, allow_change);
+  copy->key_set_ = key_set_;  // of inference mode or not, whatever the mode is now
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> DistributedImpl::shallow_copy_and_detach(
+    const c10::VariableVersion& version, bool allow_change) const {
+  return with_version(shallow_copy(), version, allow_change);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> DistributedImpl::shallow_copy_and_detach(
     c10::VariableVersion&& version, bool allow_change) const {
-  auto copy = c10::make_intrusive<DistributedImpl>(world_, *state_, spec_, Pieces(pieces_));
-  copy->extra_ = extra_;
-  return with_version(std::move(copy), std::move(version), allow_change);
+  return with_version(shallow_copy(), std::move(version), allow_change);
+}
+
+void DistributedImpl::track_like(DistributedImpl& base) {
+  if (is_inference() == base.is_inference()) return;
+  key_set_ = base.key_set_;
+  if (!is_inference()) set_version_counter(c10::VariableVersion(0));
 }
 
 void DistributedImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) {
   auto* other = static_cast<DistributedImpl*>(impl.get());
+  if (other == this) return;
+  forget();
   copy_tensor_metadata(other, this, version_counter(), allow_tensor_metadata_change());
   world_ = other->world_;
   state_ = other->state_;
@@ -143,24 +167,22 @@ at::Tensor make_tensor(const DistributedImpl& like, const Spec& spec, at::Tensor
 
 at::Tensor in_order(at::Tensor piece, const SpecData& spec) {
   if (spec.contiguous) return piece.is_contiguous() ? piece : piece.contiguous();
-  // Strides, from the largest of the spec on, must not grow, but for dimensions of one element.
+  if (piece.numel() == 0) return piece;
+  // Strides, from the outermost dimension of the spec on, must not grow, but for dimensions of one
+  // element and for those that are expanded in the spec too.
+  const at::IntArrayRef sizes = piece.sizes();
   const at::IntArrayRef strides = piece.strides();
-  FixedVector<std::int8_t, kMaxDims> order;
-  for (std::size_t d = 0; d < spec.sizes.size(); ++d) {
-    if (piece.size(static_cast<std::int64_t>(d)) > 1) order.push_back(static_cast<std::int8_t>(d));
-  }
-  if (piece.numel() == 0 || order.empty()) return piece;
-  std::stable_sort(order.begin(), order.end(), [&](std::int8_t a, std::int8_t b) {
-    return spec.strides[static_cast<std::size_t>(a)] > spec.strides[static_cast<std::size_t>(b)];
-  });
   bool fits = true;
-  for (std::size_t i = 0; i + 1 < order.size(); ++i) {
-    fits &= strides[static_cast<std::size_t>(order[i])] >=
-            strides[static_cast<std::size_t>(order[i + 1])];
+  std::int64_t last = std::numeric_limits<std::int64_t>::max();
+  for (const std::int8_t dim : spec.order) {
+    const auto d = static_cast<std::size_t>(dim);
+    if (sizes[d] == 1 || (strides[d] == 0 && spec.strides[d] == 0)) continue;
+    fits &= strides[d] != 0 && strides[d] <= last;
+    last = strides[d];
   }
   if (fits) return piece;
-  const Shape dense = strides_in_order_of(to_shape(piece.sizes()), spec.strides);
-  at::Tensor copy = at::empty_strided(piece.sizes(), to_ref(dense), piece.options());
+  const Shape dense = strides_in_order_of(to_shape(sizes), spec);
+  at::Tensor copy = at::empty_strided(sizes, to_ref(dense), piece.options());
   return copy.copy_(piece);
 }
 

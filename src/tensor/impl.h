@@ -40,6 +40,19 @@ using Pieces = c10::SmallVector<at::Tensor, 1>;
 
 class DistributedImpl;
 
+/// The memory of a partial tensor, which it shares with all its views.
+struct PartialMemory {
+  PartialMemory(const Spec& spec, const Pieces& pieces) : spec(spec), pieces(pieces) {}
+  /// Of the tensor that all others are views of.
+  Spec spec;
+  Pieces pieces;
+  /// Counts the writes to any of them.
+  std::atomic<std::uint32_t> writes = 0;
+  /// It holds reduced values now, since something was to be written that cannot be terms. Specs
+  /// follow when a tensor is next used: see refresh().
+  std::atomic<bool> settled = false;
+};
+
 /// What only some tensors have; shared by all shallow copies of one (detached or saved ones).
 struct Extra {
   /// The pieces of a partial tensor after it was reduced for some op, so that this is done once.
@@ -53,25 +66,25 @@ struct Extra {
   /// The partial tensor that this one is a view of, and the view: so that reducing either is
   /// enough.
   struct ViewOf {
-    c10::intrusive_ptr<DistributedImpl> base;
+    c10::intrusive_ptr<DistributedImpl> base;  ///< as it was when the view was taken
     c10::OperatorHandle op;
     torch::jit::Stack arguments;  ///< but the first, which is the base
   };
   std::unique_ptr<ViewOf> view_of;
-  /// Counts the writes to a partial tensor and to all tensors that share its memory.
-  std::shared_ptr<std::atomic<std::uint32_t>> writes;
+  /// Of a partial tensor.
+  std::shared_ptr<PartialMemory> memory;
   /// Plain tensors share its memory: writes to them cannot be seen, so nothing is remembered.
   std::atomic<bool> exposed = false;
 
   /// A view whose elements had to be moved: its pieces are views of `moved`, a copy of `base` in
   /// another layout. Writes go on to the base; after a write to the base from elsewhere it is
-  /// stale.
+  /// stale. Views of such a view share it.
   struct Window {
-    c10::intrusive_ptr<DistributedImpl> base;
+    c10::intrusive_ptr<DistributedImpl> base;  ///< as it was when the view was taken
     at::Tensor moved;
     std::uint32_t version = 0;
   };
-  std::unique_ptr<Window> window;
+  std::shared_ptr<Window> window;
 
   /// Where it comes from when it is used, for a tensor that is stored in another layout.
   std::unique_ptr<OnUse> on_use;
@@ -97,8 +110,15 @@ class DistributedImpl final : public c10::TensorImpl {
     return *extra_;
   }
 
-  /// The count of writes that it shares with its views. REQUIRES: a partial tensor.
-  const std::shared_ptr<std::atomic<std::uint32_t>>& writes();
+  /// The memory that it shares with its views. REQUIRES: a partial tensor.
+  const std::shared_ptr<PartialMemory>& memory();
+  /// Takes note that its memory was settled. Called wherever a user's tensor comes in.
+  void refresh();
+  /// A copy that shares pieces, version and what is remembered, and does not change when this
+  /// tensor gets other sizes or memory.
+  c10::intrusive_ptr<DistributedImpl> snapshot() const;
+  /// A view is tracked by autograd as its base is, also when it is taken in inference mode.
+  void track_like(DistributedImpl& base);
   /// The layout in which its reduced pieces are at hand, if they are.
   std::optional<Layout> reduced_layout() const;
   /// Plain tensors outside share its memory from now on.
@@ -107,11 +127,8 @@ class DistributedImpl final : public c10::TensorImpl {
   void replace(const Spec& spec, Pieces pieces);
 
   /// Takes sizes, layout and pieces of a view of itself.
-  void take(const DistributedImpl& other);
+  void take(const DistributedImpl& view);
 
-  /// The hook that lays out its gradient, once it is attached. Others may drop it: see
-  /// attach_leaf_hook.
-  const void* gradient_hook = nullptr;
   /// Whether the state remembers a move of it.
   std::atomic<bool> remembered = false;
 
@@ -126,6 +143,9 @@ class DistributedImpl final : public c10::TensorImpl {
  private:
   DistributedImpl(std::shared_ptr<World> world, TensorState& state, Spec spec);
   void take_metadata();
+  /// Moves of it that the state remembers are those of other pieces.
+  void forget();
+  c10::intrusive_ptr<DistributedImpl> shallow_copy() const;
 
   std::shared_ptr<World> world_;
   TensorState* state_;

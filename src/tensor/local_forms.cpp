@@ -314,7 +314,7 @@ void set_local_factory(const Frame& f, Decision& d) {
   const std::size_t index = f.place_of("stride");
   for (auto& replaced : d.local_arguments) {
     const Shape local = to_shape(at::IntArrayRef(replaced[0].second.toIntVector()));
-    replaced.emplace_back(index, to_ref(strides_in_order_of(local, spec->strides)).vec());
+    replaced.emplace_back(index, to_ref(strides_in_order_of(local, *spec)).vec());
   }
 }
 

@@ -239,7 +239,10 @@ void run_functional(Frame& f) {
   // bernoulli: with probability p, or with those that self holds.
   const c10::IValue* p = f.argument("p");
   at::Tensor out = at::empty_like(*f.tensors[0].tensor);
-  f.finish(p == nullptr ? out.bernoulli_(*f.tensors[0].tensor) : out.bernoulli_(p->toDouble()));
+  const c10::IValue* given = f.argument("generator");
+  const auto generator = given == nullptr ? std::nullopt : given->toOptional<at::Generator>();
+  f.finish(p == nullptr ? out.bernoulli_(*f.tensors[0].tensor, generator)
+                        : out.bernoulli_(p->toDouble(), generator));
 }
 
 }  // namespace

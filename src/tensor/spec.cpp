@@ -1,5 +1,6 @@
 #include "tensor/spec.h"
 
+#include <ATen/ExpandUtils.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/TensorImpl.h>
 
@@ -43,6 +44,28 @@ class Probe final : public c10::TensorImpl {
   }
 };
 
+using DimOrder = FixedVector<std::int8_t, kMaxDims>;
+
+DimOrder order_in_memory(const Shape& sizes, const Shape& strides) {
+  const Shape dense = dense_strides(sizes, strides);
+  DimOrder order;
+  for (std::size_t d = 0; d < sizes.size(); ++d) order.push_back(static_cast<std::int8_t>(d));
+  std::stable_sort(order.begin(), order.end(), [&](std::int8_t a, std::int8_t b) {
+    return dense[static_cast<std::size_t>(a)] > dense[static_cast<std::size_t>(b)];
+  });
+  return order;
+}
+
+bool has_norm(const Layout& layout) {
+  for (std::size_t a = 0; a < layout.mesh().axes(); ++a) {
+    const Placement& p = layout.placement(a);
+    if (p.is_partial() && p.reduction() == Reduction::norm && layout.mesh().size(a) > 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 bool operator==(const SpecData& a, const SpecData& b) {
@@ -52,11 +75,18 @@ bool operator==(const SpecData& a, const SpecData& b) {
 
 Spec::Spec(const Layout& layout, const Shape& sizes, const Shape& strides, std::int64_t offset,
            at::ScalarType dtype) {
-  SpecData data{layout, sizes, strides, offset, dtype};
+  SpecData data;
+  data.layout = layout;
+  data.sizes = sizes;
+  data.strides = strides;
+  data.offset = offset;
+  data.dtype = dtype;
   data.numel = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
-  data.contiguous = data.numel == 0 || strides == contiguous_strides(sizes);
   data.partial = layout.has_partial();
+  data.norms = data.partial && has_norm(layout);
   data.geometry = c10::make_intrusive<Probe>(data)->geometry();
+  data.contiguous = data.geometry.contiguous;
+  if (!data.contiguous) data.order = order_in_memory(sizes, strides);
   const std::size_t hash = hash_of(data);
   node_ = table().acquire(std::move(data), hash);
 }
@@ -95,26 +125,26 @@ Shape contiguous_strides(std::span<const std::int64_t> sizes) {
   return strides;
 }
 
-Shape strides_in_order_of(const Shape& sizes, const Shape& like) {
-  FixedVector<std::int8_t, kMaxDims> order;
-  for (std::size_t d = 0; d < sizes.size(); ++d) order.push_back(static_cast<std::int8_t>(d));
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::int8_t a, std::int8_t b) { return like[a] > like[b]; });
+Shape strides_in_order_of(const Shape& sizes, const SpecData& like) {
+  if (like.contiguous) return contiguous_strides(sizes);
   Shape strides(sizes.size(), 1);
   std::int64_t step = 1;
-  for (std::size_t i = order.size(); i-- > 0;) {
-    const auto d = static_cast<std::size_t>(order[i]);
+  for (std::size_t i = like.order.size(); i-- > 0;) {
+    const auto d = static_cast<std::size_t>(like.order[i]);
     strides[d] = step;
     step *= std::max<std::int64_t>(sizes[d], 1);
   }
   return strides;
 }
 
+Shape dense_strides(const Shape& sizes, const Shape& strides) {
+  return to_shape(at::infer_dense_strides(to_ref(sizes), to_ref(strides)));
+}
+
 Spec spec_of(const at::TensorBase& whole, const Layout& layout) {
   const Shape sizes = to_shape(whole.sizes());
-  const Shape strides = whole.is_contiguous()
-                            ? contiguous_strides(sizes)
-                            : strides_in_order_of(sizes, to_shape(whole.strides()));
+  const Shape strides = whole.is_contiguous() ? contiguous_strides(sizes)
+                                              : dense_strides(sizes, to_shape(whole.strides()));
   return {layout, sizes, strides, 0, whole.scalar_type()};
 }
 

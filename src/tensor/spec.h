@@ -35,6 +35,9 @@ struct SpecData {
   // Derived:
   bool contiguous = true;
   bool partial = false;
+  bool norms = false;  ///< partial by a norm: only norms can be written as its terms
+  /// Its dimensions as they lie in memory, the outermost first. Empty where it is contiguous.
+  FixedVector<std::int8_t, kMaxDims> order;
   std::int64_t numel = 0;
   Geometry geometry;
 
@@ -92,9 +95,13 @@ Spec spec_of(const at::TensorBase& whole, const Layout& layout);
 /// Row-major strides.
 Shape contiguous_strides(std::span<const std::int64_t> sizes);
 
-/// Dense strides for `sizes`, with dimensions in the order that `like` has them: what ATen gives a
-/// new tensor that follows another one.
-Shape strides_in_order_of(const Shape& sizes, const Shape& like);
+/// Dense strides for the sizes of a tensor or of a piece of it, with dimensions in the order in
+/// which `like` has them in memory.
+Shape strides_in_order_of(const Shape& sizes, const SpecData& like);
+
+/// Dense strides for a tensor of these sizes that follows one with these strides, as ATen gives
+/// them: an expanded dimension, whose stride is 0, stays where it is among the others.
+Shape dense_strides(const Shape& sizes, const Shape& strides);
 
 inline Shape to_shape(at::IntArrayRef values) {
   return Shape(std::span<const std::int64_t>(values.data(), values.size()));

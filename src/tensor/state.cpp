@@ -195,7 +195,7 @@ Pieces TensorState::move(DistributedImpl& tensor, const PlanPointer& plan, const
 
 Pieces TensorState::reduce_once(DistributedImpl& tensor, const PlanPointer& plan,
                                 const Reason& reason) {
-  const std::uint32_t now = *tensor.writes();
+  const std::uint32_t now = tensor.memory()->writes;
   Extra::Reduced& known = tensor.extra()->reduced;
   {
     std::unique_lock lock(known.mutex);
@@ -239,7 +239,7 @@ std::optional<Pieces> TensorState::reduced_with_base(DistributedImpl& view, cons
 void TensorState::note_write(DistributedImpl& tensor) {
   ++writes_;
   if (!tensor.extra()) return;
-  if (tensor.extra()->writes) ++*tensor.extra()->writes;
+  if (tensor.extra()->memory) ++tensor.extra()->memory->writes;
   auto& on_use = tensor.extra()->on_use;
   if (!on_use) return;
   if (on_use->cast_after) {
@@ -247,6 +247,18 @@ void TensorState::note_write(DistributedImpl& tensor) {
   } else {
     on_use->source->written(on_use->index);
   }
+}
+
+void TensorState::settle(DistributedImpl& tensor, const Reason& reason) {
+  PartialMemory& memory = *tensor.memory();
+  if (!memory.settled) {
+    const PlanPointer plan = this->plan(memory.spec, without_partial(memory.spec->layout));
+    const Pieces reduced = move(memory.spec, memory.pieces, plan, reason);
+    for (std::size_t m = 0; m < reduced.size(); ++m) memory.pieces[m].copy_(reduced[m]);
+    ++memory.writes;
+    memory.settled = true;
+  }
+  tensor.refresh();
 }
 
 void TensorState::forget(const DistributedImpl& tensor) {

@@ -553,11 +553,13 @@ void roll(const Frame& f, const Question& q, Decision& d) {
         if (end <= size) return {{begin, end}};
         return {{begin, size}, {0, end - size}};
       });
-  if (cut.empty()) return;
+  // A shift by a multiple of the size is none, on pieces of any size.
   Sizes shifts = q.arg("shifts")->toIntVector();
   for (std::size_t i = 0; i < dims.size(); ++i) {
-    if (std::find(cut.begin(), cut.end(), dims[i]) != cut.end()) shifts[i] = 0;
+    const bool fetched = std::find(cut.begin(), cut.end(), dims[i]) != cut.end();
+    if (fetched || rules::shift_of(q, dims[i]) == 0) shifts[i] = 0;
   }
+  if (shifts == q.arg("shifts")->toIntVector()) return;
   const auto here = hosted_coordinates(f.lead->world(), f.mesh());
   d.local_arguments.assign(here.size(), {{f.place_of("shifts"), c10::IValue(shifts)}});
 }

@@ -1119,3 +1119,103 @@ def write_through_a_view(s):
     w.view(s.rows, 2, 2).add_(s.whole(values(s.rows, 2, 2, seed=1)))
     w[1].fill_(7)
     return w
+
+
+section("Programs of several ops")
+
+PROGRAMS = "found by random programs"
+
+
+@case(PROGRAMS, axes=2)
+def writes_to_rows_of_a_partial_and_sharded_tensor(s):
+    """A write to a row of a product that is partial on one axis and cut on the other is undone by the next one"""
+    x, w = s.put(values(s.rows, 4), "S(0),S(1)"), s.put(values(5, 4, seed=1), "R,S(1)")
+    h = F.linear(x, w)
+    h[0] = 0.0
+    h[-1] = 0.0
+    h[1] += 50.0
+    return h.relu(), h.sum()
+
+
+@case(PROGRAMS, uneven=False)
+def attention_with_keys_expanded_over_heads(s):
+    """Keys and values that all heads share are expanded, and pieces of them have another innermost dimension"""
+    q = leaf(s.put(values(2, s.rows, 6, 8), "S(1)"))
+    k, v = leaf(s.whole(values(2, 1, 6, 8, seed=1))), leaf(s.whole(values(2, 1, 6, 8, seed=2)))
+    heads = (-1, s.rows, -1, -1)
+    out = F.scaled_dot_product_attention(q, k.expand(heads), v.expand(heads), is_causal=True)
+    return with_grads(s, out, q, k, v)
+
+
+@case(PROGRAMS)
+def write_through_a_reshaped_copy_of_an_expanded_tensor(s):
+    """A copy of an expanded tensor has its dimensions in another order, so that reshape copies and the write is lost"""
+    y = s.put(values(s.rows, 3), "S(0)").expand(2, s.rows, 3).clone()
+    y.reshape(-1).mul_(10)
+    return y, (y[None].expand(2, -1, -1, -1) + 1).view(-1, 3)
+
+
+@case(PROGRAMS)
+def roll_by_a_multiple_of_the_size(s):
+    """A roll by the size of an uneven dimension rolls each piece"""
+    x = s.put(counted(s.rows, 2), "S(0)")
+    return x.roll(s.rows, 0), x.roll((-2 * s.rows, 1), (0, 1)), x.roll((1, s.rows), (1, 0))
+
+
+@case(PROGRAMS)
+def negative_values_written_into_a_norm(s):
+    """What is written in place into a norm that is not yet reduced loses its sign"""
+    x = s.put(values(s.rows, 3), "S(0)")
+    norms = [x.norm(dim=0) for _ in range(6)]
+    views = [n[1:] for n in norms]
+    norms[0].neg_()
+    norms[1].sub_(100)
+    norms[2][0] = -2.0
+    views[3].mul_(-1)
+    torch._foreach_neg_(norms[4:5])
+    torch.neg(norms[5], out=norms[5])
+    return *norms, *views
+
+
+@case(PROGRAMS)
+def negative_values_beside_a_norm(s):
+    """Concatenated with a norm that is not yet reduced, other values lose their sign"""
+    x = s.put(values(s.rows, 3), "S(0)")
+    return torch.cat([torch.linalg.vector_norm(x, 3, dim=0), -x.abs().sum(0)])
+
+
+@case(PROGRAMS)
+def result_written_into_a_maximum(s):
+    """`out=` a maximum that is not yet reduced is an internal error"""
+    x = s.put(values(s.rows, 3), "S(0)")
+    most, least = x.amax(0), x.amin(0)
+    torch.sum(x, 0, out=most)
+    torch.neg(least, out=least)
+    return most, least
+
+
+@case(PROGRAMS)
+def second_derivative_of_rms_norm_at_zero(s):
+    """The second derivative of rms_norm is NaN where a row is zero"""
+    x = leaf(s.put(torch.cat([values(s.rows - 2, 4), torch.zeros(2, 4, dtype=torch.float64)]), "S(0)"))
+    (g,) = torch.autograd.grad((F.rms_norm(x, [4]) * s.whole(values(4, seed=1))).sum(), x, create_graph=True)
+    g.square().sum().backward()
+    return x.grad
+
+
+@case(PROGRAMS)
+def foreach_writes_and_moved_views(s):
+    """A write by a foreach op is not counted: views that had been gathered show old values, gradients of views are lost"""
+    x = leaf(s.put(values(s.rows, 2), "S(0)"))
+    y, z = x.repeat_interleave(2, 0), x.sin()
+    torch._foreach_neg_([y, z])
+    return with_grads(s, y * z.sum(), x)
+
+
+@case(PROGRAMS)
+def unsqueezed_in_place_after_a_copy_was_detached(s):
+    """What a partial tensor remembers of its reduction has other sizes after it was squeezed in place"""
+    x = s.put(values(s.rows, 3), "S(0)").sum(0, keepdim=True)
+    y = x.detach()
+    x.squeeze_(0)
+    return x.relu(), y.relu(), y * x

@@ -60,7 +60,7 @@ std::vector<Sending> sendings() {
        {"S(2)", "S(0)"},
        [](const auto& t) { return at::rms_norm(t[0], {4}, t[1]); },
        "1 P->R",
-       "2 P->R",
+       "1 P->R",
        kRows},
       {"group_norm",
        {x, six, six},

@@ -1,0 +1,146 @@
+"""What people do with tensors and modules without thinking: .to(device), inference_mode, hooks, generators, rows."""
+
+import intarsia as it
+import torch
+from _harness import refuses, run
+from torch import nn
+
+
+def small_model(tied=False):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 8, bias=False))
+    if tied:
+        model[1].weight = model[0].weight
+    return model
+
+
+def test_a_tensor_may_be_its_own_data():
+    with it.lockstep("[dp=2]"):
+        x = it.distribute(torch.ones(4, 4), "S(0)")
+        x.data = x
+        assert x.sum().item() == 16
+
+
+def test_modules_go_to_where_they_are():
+    ids = torch.arange(8)
+    for change in (lambda m: m.to("cpu"), lambda m: m.float(), lambda m: m.to(torch.bfloat16)):
+        for tied in (False, True):
+            plain = change(small_model(tied))
+            with it.lockstep("[dp=2]"):
+                model = small_model(tied)
+                it.parallelize(model, it.mesh(), {"0.weight": "S(0)"})
+                change(model)
+                assert (model[1].weight is model[0].weight) == tied
+                assert torch.equal(it.full(model(it.distribute(ids, "S(0)"))), plain(ids))
+
+
+def test_other_data_is_seen_by_the_next_op():
+    with it.lockstep("[dp=2]"):
+        x = it.distribute(torch.ones(4), "S(0)")
+        view, whole = x[1:3], it.redistribute(x * 1, "R") + x
+        x.data = it.distribute(torch.full((4,), 5.0), "S(0)")
+        assert it.full(whole).tolist() == [2.0] * 4
+        assert it.full(it.redistribute(x, "R")).tolist() == [5.0] * 4
+        view.fill_(7)  # of the data before
+        assert it.full(x).tolist() == [5.0] * 4
+
+
+def test_inference_mode():
+    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    views = (
+        lambda t: t.t(), lambda t: t.view(-1, 2), lambda t: t[:, 1], lambda t: t[1], lambda t: t.detach(),
+        lambda t: t.chunk(2, 1)[0], lambda t: t.transpose(0, 1), lambda t: t.unsqueeze(0), lambda t: t.diagonal(),
+    )  # fmt: skip
+    for how in ("parallelize", "fully_shard"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+        wanted = model(x).detach()
+        with it.lockstep("[dp=2]"):
+            it.parallelize(model, it.mesh(), {}) if how == "parallelize" else it.fully_shard(model)
+            d = it.distribute(x, "S(0)")
+            with torch.inference_mode():
+                torch.testing.assert_close(it.full(model(d)), wanted)
+                torch.testing.assert_close(it.full(model(it.distribute(x, "S(0)"))), wanted)
+                inside = it.distribute(x, "S(0)")
+                for view in views:
+                    for t in (d, inside):
+                        assert torch.equal(it.full(view(t)), view(x)), view
+                        assert view(t).is_inference() == t.is_inference()
+                inside[0] = 3.0
+                inside.mul_(2)
+                assert it.full(inside)[0].tolist() == [6.0] * 4
+            loss = model(d).square().mean()
+            loss.backward()
+            assert all(p.grad is not None for p in model.parameters())
+
+
+def test_a_hook_after_the_first_use_leaves_the_layout_of_the_gradient():
+    with it.lockstep("[a=2]"):
+        kept = []
+        for i in range(100):
+            x = it.distribute(torch.randn(7), "SS(0,2)").requires_grad_()
+            y = torch.cat([x, x]).reshape(7, 2)
+            x.register_hook(lambda g: g * 0.5)
+            (y * 2).sum().backward()
+            assert it.layout_of(x.grad) == it.layout_of(x), i
+            if i % 3 == 0:
+                kept.append((x, y))
+
+
+def draws(mesh):
+    with it.lockstep(mesh):
+        torch.manual_seed(0)
+        x = it.distribute(torch.rand(6, generator=torch.Generator().manual_seed(1)), "S(0)")
+        own = torch.Generator().manual_seed(3)
+        drawn = [
+            torch.poisson(x * 3), torch.normal(x, x), torch.normal(x, 1.0), torch._standard_gamma(x + 1),
+            torch.binomial(x.round() * 5, x), nn.functional.rrelu(x - 0.5, training=True), nn.functional.dropout(x),
+            torch.poisson(x * 3, generator=own), torch.bernoulli(x, generator=own), torch.rand_like(x),
+        ]  # fmt: skip
+        return [it.full(t).tolist() for t in drawn] + [torch.rand(2, generator=own).tolist()]
+
+
+def test_random_ops_without_a_rule_draw_the_same_on_any_number_of_ranks():
+    assert draws("[a=1]") == draws("[a=2]") == draws("[a=3]")
+
+
+def test_bernoulli_draws_from_its_generator():
+    with it.lockstep("[a=2]"):
+        x = it.distribute(torch.full((40,), 0.5), "S(0)")
+
+        def draw(default, own):
+            torch.manual_seed(default)
+            return it.full(torch.bernoulli(x, generator=torch.Generator().manual_seed(own)))
+
+        assert torch.equal(draw(1, 3), draw(2, 3)) and not torch.equal(draw(1, 3), draw(1, 4))
+
+
+def test_rows_of_a_sharded_parameter_can_be_written():
+    with it.lockstep("[dp=2]"):
+        net = nn.Linear(4, 3)
+        it.fully_shard(net)
+        with torch.no_grad():
+            net.weight.zero_()
+            net.weight[0] = 1
+            net.weight.data[2, 1:3] = 5
+            net.weight.detach()[1:2].fill_(2)
+            net.bias[1] = 7
+        assert it.full(net.weight.detach()).tolist() == [[1.0] * 4, [2.0] * 4, [0.0, 5.0, 5.0, 0.0]]
+        assert it.full(net.bias.detach())[1] == 7
+        x = it.distribute(torch.ones(2, 4), "S(0)")
+        assert it.full(net(x) - net.bias).tolist() == [[4.0, 8.0, 10.0]] * 2  # what is gathered has the new values
+        mixed = nn.Linear(4, 3)
+        it.fully_shard(mixed, param_dtype=torch.bfloat16)
+        with torch.no_grad():
+            refuses(ValueError, "it is stored as f32: bf16[4] on [dp=2]; write to the parameter", lambda: mixed.weight[0].fill_(1))
+
+
+def test_a_full_tensor_is_no_norm():
+    with it.lockstep("[a=2]"):
+        refuses(ValueError, "values with a sign are no norm", lambda: it.distribute(torch.ones(3), "P(norm:2)"))
+        x = it.distribute(torch.ones(3), "R")
+        refuses(ValueError, "or of a norm, which has no sign", lambda: it.redistribute(x, "P(norm:2)"))
+
+
+if __name__ == "__main__":
+    run(globals())
