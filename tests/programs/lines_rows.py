@@ -1,0 +1,158 @@
+"""Lines from rows of the op table: a sample's call on values of the program."""
+
+import functools
+
+import torch
+
+import rows
+from draft import Unfit, kind
+
+# ATen has these for itself: they return what cannot be compared, or need what a program has not.
+NOT_CALLED = {"_fused_moving_avg_obs_fq_helper", "_fused_moving_avg_obs_fq_helper_functional", "_fused_sdp_choice"}
+
+
+@functools.cache
+def names_of_samples():
+    """Names of ops with their overloads; those of one row stand together, for a fair draw."""
+    by_row = {}
+    for name, samples in sorted(rows.samples().items()):
+        if samples[0].base not in NOT_CALLED:
+            by_row.setdefault(samples[0].base, []).append(name)
+    return list(by_row.values())
+
+
+def sample(d):
+    """A sample of a random row; of few bits only where the program has such."""
+    found = rows.samples()[d.one(*d.one(*names_of_samples()))]
+    fit = [each for each in found if d.low or not each.low]
+    if not fit:
+        raise Unfit
+    return d.one(*fit)
+
+
+def sizes_of(d, tensors):
+    """The sizes of a sample's tensors; `$` gets some that broadcast."""
+    patterns = sum(sizes == "$" for _, sizes, *_ in tensors)
+    if patterns:
+        chosen = iter(d.one(*rows.SIZES[min(patterns, 3)]) + [[]] * 9)
+    return [next(chosen) if sizes == "$" else eval(sizes) for _, sizes, *_ in tensors]
+
+
+def operand(d, tensor, sizes):
+    """A value that can stand for a tensor of a sample, as it is or reshaped, cast or sliced; else a new input."""
+    dtype, _, values, order = tensor
+    wanted = rows.DTYPES[dtype]
+    if not order and d.often(0.65):
+        made = from_values(d, wanted, values, sizes)
+        if made:
+            return made
+    return d.input(rows.in_order(rows.maker_of(dtype, values, sizes), order))
+
+
+def from_values(d, dtype, values, sizes):
+    shape = torch.Size(sizes)
+    if values not in (None, ">0") and not values.startswith("<"):
+        return None
+    if dtype.is_floating_point or dtype.is_complex:
+        alike = lambda t: t.is_floating_point() or t.is_complex() == dtype.is_complex  # noqa: E731
+    else:
+        alike = lambda t: not t.is_floating_point() and not t.is_complex()  # noqa: E731
+    name = None
+    ways = {
+        "{}": lambda t: t.dtype == dtype and t.shape == shape,
+        "{}.to(%s)" % dtype: lambda t: t.shape == shape and alike(t),
+        "{}.reshape(%s)" % list(sizes): lambda t: t.dtype == dtype and t.numel() == shape.numel() and t.numel() > 0,
+        "{}[%s]" % ", ".join(f":{size}" for size in sizes): lambda t: t.dtype == dtype
+        and sizes
+        and t.dim() == len(sizes)
+        and all(a >= b for a, b in zip(t.shape, sizes)),
+    }
+    for form, fits in ways.items():
+        try:
+            name = form.format(d.value(fits))
+            break
+        except Unfit:
+            continue
+    if name is None:
+        return None
+    if values == ">0":
+        return f"({name}.abs() + 0.5)" if dtype.is_floating_point else f"({name}.abs().remainder(4) + 1)"
+    return f"{name}.remainder({values[1:]})" if values else name
+
+
+def results(d, chosen, call):
+    """The line that names all results of a call."""
+    returns = chosen.op._schema.returns
+    if len(returns) == 1 and str(returns[0].type) == "Tensor":
+        return f"{d.new()} = {call}"
+    if len(returns) == 1:  # a list: of two at least
+        copied = chosen.base.startswith("unsafe_")  # torch forbids writes to these, and does not see them
+        call = f"[t.clone() for t in {call}]" if copied else call
+        return f"{d.new()}, {d.new()} = {call}[:2]"
+    return ", ".join(d.new() for _ in returns) + f" = {call}"
+
+
+@kind(7)
+def row(d):
+    chosen = sample(d)
+    sizes = sizes_of(d, chosen.tensors)
+    operands = [operand(d, tensor, size) for tensor, size in zip(chosen.tensors, sizes)]
+    draw = d.chance.random()
+    if draw < 0.15 and chosen.written_in_place:
+        if not operands[0].isidentifier():
+            copy = d.new()
+            return f"{copy} = {operands[0]}.clone(); " + chosen.call([copy, *operands[1:]], chosen.written_in_place)
+        return chosen.call(operands, chosen.written_in_place)
+    if draw < 0.27 and chosen.written_out:
+        return into_out(d, chosen, operands)
+    return results(d, chosen, chosen.call(operands))
+
+
+def into_out(d, chosen, operands):
+    """The op with `out`: a value of the result's sizes and dtype, or a new one."""
+    with torch.no_grad():
+        result = eval(chosen.call(operands), d.names)
+    fits = lambda t: t.dtype == result.dtype and t.shape == result.shape and not t.requires_grad  # noqa: E731
+    try:
+        out, made = d.value(fits), ""
+    except Unfit:
+        out = d.new()
+        like = next((name for name in d.values if d.at(name).shape == result.shape), None)
+        source = f"torch.zeros_like({like}, dtype={result.dtype})" if like else f"{d.values[0]}.new_zeros({list(result.shape)}, dtype={result.dtype})"
+        made = f"{out} = {source}; "
+    return f"{made}with_no_grad(lambda: {chosen.call(operands, chosen.written_out, f', out={out}')})"
+
+
+@functools.cache
+def lists_of_tensors():
+    """Rows of the page that work on lists, in place and not, as calls with two tensors each."""
+    found = []
+    for name, how in rows.table_rows().items():
+        if how != "each" or name in NOT_CALLED:
+            continue
+        packet = getattr(torch.ops.aten, name, None)
+        for overload in packet.overloads() if packet else []:
+            op = getattr(packet, overload)
+            kinds = [str(a.type) for a in op._schema.arguments]
+            if overload.endswith("out") or not set(kinds) <= {"List[Tensor]", "number", "float", "int", "List[number]"}:
+                continue
+            found.append((f"{name}.{overload}", kinds, op))
+    return found
+
+
+GIVEN = {"number": "0.5", "float": "0.5", "int": "2", "List[number]": "[0.5, 2.]"}
+
+
+@kind(1.2)
+def row_of_lists(d):
+    name, kinds, op = d.one(*lists_of_tensors())
+    x, y = d.real(), d.real()
+    positive = f"[{x}.abs() + 0.5, {y}.abs() + 0.5]"
+    given = [positive if kind == "List[Tensor]" else GIVEN[kind] for kind in kinds]
+    if d.often(0.4):
+        given[0] = f"[{x}, {y}]"
+    named = [f"{a.name}={g}" if a.kwarg_only else g for a, g in zip(op._schema.arguments, given)]
+    call = f"aten.{name}({', '.join(named)})"
+    if not op._schema.returns:
+        return call
+    return f"{d.new()}, {d.new()} = {call}"
