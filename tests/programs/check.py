@@ -9,7 +9,9 @@ Prints what it finds as programs that can be run again, refusals by message, and
 """
 
 import argparse
+import collections
 import pathlib
+import re
 import sys
 import time
 
@@ -26,11 +28,12 @@ import program as programs  # noqa: E402
 import run  # noqa: E402
 import shrink  # noqa: E402
 import workers  # noqa: E402
-from report import Report, normalized  # noqa: E402
+from report import Report  # noqa: E402
 
 BATCH = 250
 HANG_SECONDS = 90
 CRASH_SHRINK_SECONDS = 60
+ALIKE = 2  # so many findings that look alike are shrunk
 NUMBERS = ("values", "gradient", "sizes")
 
 
@@ -82,7 +85,18 @@ def record_of(seed, result, rows, lines):
         "difference": str(result.differences[0]) if result.differences else "",
         "differs_in": result.differences[0].kind if result.differences else "",
         "program": str(result.program) if result.differences else "",
+        "signature": signature(result),
     }
+
+
+def signature(result):
+    """What a finding is probably about: how it differs, and the line that made what differs."""
+    if not result.differences:
+        return ""
+    first = result.differences[0]
+    name = first.name.split(".")[0].split("[")[0]
+    line = next((line for line in result.program.lines if name in programs.made_by(line)), "")
+    return f"{first.kind} {re.sub(r'[vx]?[0-9]+', '_', line)[:60]}"
 
 
 def check_seed(seed, options):
@@ -93,9 +107,9 @@ def check_seed(seed, options):
     except run.Invalid:
         return record_of(seed, run.Result(program), rows, 0) | {"kind": "invalid"}
     record = record_of(seed, result, rows, len(program.lines))
-    if result.differences and options.find and result.differences[0].kind != options.find:
+    if result.differences and options.find and result.differences[0].kind not in options.find:
         return record | {"kind": "ok"}
-    if result.differences and options.shrink:
+    if result.differences and options.shrink and options.seen[record["signature"]] < ALIKE:
         smaller = shrink.shrink(result.program, is_still_wrong(result.differences[0]), options.shrink)
         record |= {"program": str(smaller), "difference": differences_of(smaller) or record["difference"]}
     return record
@@ -169,8 +183,10 @@ def run_lockstep(options, take):
         batch.child.end(kill=True)
 
 
-def shown(record):
+def shown(record, options):
     head = f"==== seed {record['seed']} {record['kind']} {record.get('differs_in', '')}"
+    if options.seen[record["signature"]] > 2 * ALIKE:
+        return f"{head}, like others: {record['signature']}"
     return f"{head}\n{record['program']}# {record['difference']}\n"
 
 
@@ -190,8 +206,9 @@ def check_many(options):
 
     def take(record):
         report.add(record)
+        options.seen[record.get("signature")] += 1
         if record["kind"] not in ("ok", "invalid"):
-            print(shown(record), flush=True)
+            print(shown(record, options), flush=True)
         if options.progress and report.counts["programs"] % options.progress == 0:
             print(f"# {time.monotonic() - begun:.0f} s: {report.summary()}", flush=True)
         return report.holds() or not options.stop_at_first
@@ -217,7 +234,7 @@ def parse_arguments(arguments):
     parser.add_argument("--program", metavar="FILE", help="run this program")
     parser.add_argument("--coverage", metavar="FILE", help="write how often each row was called")
     parser.add_argument("--stop-at-first", action="store_true", help="stop at the first finding")
-    parser.add_argument("--find", choices=compare.KINDS, help="only programs that differ in this")
+    parser.add_argument("--find", nargs="+", choices=compare.KINDS, help="only programs that differ in these")
     parser.add_argument("--shrink", type=float, default=shrink.SECONDS, metavar="SECONDS", help="at most, for each finding")
     parser.add_argument("--progress", type=int, metavar="N", help="print the counts after every N programs")
     return parser.parse_args(arguments)
@@ -226,6 +243,7 @@ def parse_arguments(arguments):
 def main(arguments):
     torch.set_num_threads(1)
     options = parse_arguments(arguments)
+    options.seen, options.record_of = collections.Counter(), record_of
     return check_file(options.program) if options.program else check_many(options)
 
 

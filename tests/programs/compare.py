@@ -6,7 +6,7 @@ import intarsia as it
 import torch
 
 STALE = "older than the last write"
-KINDS = ("values", "gradient", "sizes", "dtype", "strides", "requires_grad", "random")
+KINDS = ("values", "gradient", "sizes", "dtype", "strides", "requires_grad", "random", "lockstep")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,10 +129,8 @@ def compare(wanted, got, limit):
             try:
                 difference = tensor_apart(name, one, other, limit)
             except Exception as error:
-                if STALE not in str(error):
-                    raise
-                stale += 1
-                continue
+                stale += STALE in str(error)
+                difference = None if STALE in str(error) else Difference("values", name, f"cannot be read: {error}")
             if difference:
                 differences.append(difference)
     return sorted(differences, key=lambda d: KINDS.index(d.kind)), stale

@@ -25,9 +25,11 @@ class Calls(TorchDispatchMode):
         self.ops.add(op)
         return op(*args, **(kwargs or {}))
 
-    def rows(self):
+    def take(self):
+        """The rows called since the last time."""
+        ops, self.ops = self.ops, set()
         table = rows.table_rows()
-        return {name for name in map(rows.row_of, self.ops) if name in table}
+        return {name for name in map(rows.row_of, ops) if name in table}
 
 
 def first_input(d, shape):
@@ -67,10 +69,13 @@ def generate(seed, ranks=None):
     kinds = [write for write in KINDS.values() if d.random or not write.random]
     weights = [write.weight for write in kinds]
     length = d.chance.randrange(SHORTEST, LONGEST)
+    called = set()
     with Calls() as calls:
         for _ in range(length * 4):
             if len(d.lines) >= length:
                 break
-            d.add(d.chance.choices(kinds, weights)[0])
+            fits = d.add(d.chance.choices(kinds, weights)[0])
+            called |= {row for row in calls.take() if fits}
+        calls.take()
         lines_gradients.end(d)
-    return d.program(), calls.rows()
+    return d.program(), called | calls.take()

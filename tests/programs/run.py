@@ -29,7 +29,7 @@ warnings.filterwarnings("ignore")
 
 
 class LineError(Exception):
-    """A line raised; -1 stands for the inputs."""
+    """A line raised; -2 stands for the inputs."""
 
     def __init__(self, line, error):
         super().__init__(f"{type(error).__name__}: {error}")
@@ -76,7 +76,7 @@ class Side:
                 made = make(each, inputs.make_plain(each.code, each.seed)).detach()
                 self.names[each.name] = made.requires_grad_() if each.grad else made
         except Exception as error:
-            raise LineError(-1, error) from error
+            raise LineError(-2, error) from error
         self.names["own"] = own_generator()
         if program.random:
             torch.manual_seed(seed)
@@ -210,15 +210,18 @@ def lockstep(program):
     return it.lockstep(mesh_text(program.mesh))
 
 
-def check(program, open_world=lockstep, look=None):
+def check(program, open_world=lockstep, look=None, agree=lambda line: None):
     """Runs a program in lockstep, or in another world. A line that is refused is dropped, with all that need what it
-    makes, and the rest runs anew. `look` gets the result and the laid-out side while its world is open."""
+    makes, and the rest runs anew. `look` gets the result and the laid-out side while its world is open; `agree` the
+    number of the line that stopped a run, or -1 at its end."""
     refusals = []
     for _ in range(ROUNDS):
         try:
             result = attempt(program, open_world, look)
+            agree(-1)
             break
         except LineError as error:
+            agree(error.line)
             if error.line < 0:
                 result = Result(program.change(lines=()))
                 refusals.append(Refusal("inputs", str(error)))
