@@ -358,7 +358,6 @@ def into_out(d):
     call = d.one(
         f"torch.{d.one('add', 'mul', 'sub')}({source}, {d.one('2', source)}, out={{}})", f"torch.neg({source}, out={{}})",
         f"torch.sin({source}, out={{}})", f"torch.clamp({source}, -0.5, 0.5, out={{}})", f"torch.maximum({source}, -{source}, out={{}})",
-        f"torch.cumsum({source}, -1, out={{}})",
     )  # fmt: skip
     if d.often(0.5):
         return call.format(d.value(lambda u: u.dtype == t.dtype and not u.requires_grad and u.shape == t.shape))
@@ -372,6 +371,12 @@ def reduced_into_out(d):
     t = d.at(x)
     dim = d.dim(t)
     name = d.one("sum", "mean", "amax", "logsumexp", "amin")
-    kept = d.writable(lambda u: not u.requires_grad and u.shape == t.detach().sum(dim).shape)
+    sizes = t.detach().sum(dim).shape
+
+    def fits(u):  # memory apart from what is read: see torch_differences.py
+        apart = u.untyped_storage().data_ptr() != t.untyped_storage().data_ptr()
+        return not u.requires_grad and u.shape == sizes and apart
+
+    kept = d.writable(fits)
     return f"with torch.no_grad(): torch.{name}({x}, {dim}, out={kept})"
 

@@ -5,6 +5,7 @@ import functools
 import torch
 
 import rows
+import torch_differences
 from draft import Unfit, kind
 
 # ATen has these for itself: they return what cannot be compared, or need what a program has not.
@@ -97,15 +98,39 @@ def row(d):
     chosen = sample(d)
     sizes = sizes_of(d, chosen.tensors)
     operands = [operand(d, tensor, size) for tensor, size in zip(chosen.tensors, sizes)]
+    if torch_differences.avoids(chosen.base, torch_differences.STRIDED):
+        operands = [f"{each}.contiguous()" for each in operands]
     draw = d.chance.random()
     if draw < 0.15 and chosen.written_in_place:
-        if not operands[0].isidentifier():
-            copy = d.new()
-            return f"{copy} = {operands[0]}.clone(); " + chosen.call([copy, *operands[1:]], chosen.written_in_place)
-        return chosen.call(operands, chosen.written_in_place)
-    if draw < 0.27 and chosen.written_out:
+        return in_place(d, chosen, operands)
+    if draw < 0.27 and chosen.written_out and not torch_differences.avoids(chosen.base, torch_differences.OUT):
         return into_out(d, chosen, operands)
+    if chosen.op._schema.is_mutable:
+        operands = [f"{each}.clone()" if each in operands[:i] else each for i, each in enumerate(operands)]
+        check_apart(d, chosen, operands, operands)
     return results(d, chosen, chosen.call(operands))
+
+
+def check_apart(d, chosen, written, read):
+    """Raises Unfit where an op that is not pointwise would write to memory that it also reads: see
+    torch_differences.py."""
+    if torch.Tag.pointwise in chosen.op.tags:
+        return
+    memory = [eval(each, d.names).untyped_storage().data_ptr() for each in dict.fromkeys([*written, *read])]
+    if len(set(memory)) < len(memory):
+        raise Unfit
+
+
+def in_place(d, chosen, operands):
+    """The op that writes its first operand."""
+    first, *rest = operands
+    if not first.isidentifier():
+        first = d.new()
+        return f"{first} = {operands[0]}.clone(); " + chosen.call([first, *rest], chosen.written_in_place)
+    if first in rest and torch.Tag.pointwise not in chosen.op.tags:
+        raise Unfit
+    check_apart(d, chosen, [first], rest)
+    return chosen.call(operands, chosen.written_in_place)
 
 
 def into_out(d, chosen, operands):
@@ -113,13 +138,18 @@ def into_out(d, chosen, operands):
     with torch.no_grad():
         result = eval(chosen.call(operands), d.names)
     fits = lambda t: t.dtype == result.dtype and t.shape == result.shape and not t.requires_grad  # noqa: E731
+    made = ""
     try:
-        out, made = d.value(fits), ""
+        out = d.value(fits)
+        strided = torch_differences.avoids(chosen.base, torch_differences.STRIDED_OUT)
+        if strided and not d.at(out).is_contiguous() or out in operands and torch.Tag.pointwise not in chosen.op.tags:
+            raise Unfit
+        check_apart(d, chosen, [out], operands)
     except Unfit:
         out = d.new()
-        like = next((name for name in d.values if d.at(name).shape == result.shape), None)
-        source = f"torch.zeros_like({like}, dtype={result.dtype})" if like else f"{d.values[0]}.new_zeros({list(result.shape)}, dtype={result.dtype})"
-        made = f"{out} = {source}; "
+        like = next((name for name in d.values if d.at(name).shape == result.shape and d.at(name).is_contiguous()), None)
+        sizes = f"{d.values[0]}.new_zeros({list(result.shape)}, dtype={result.dtype})"
+        made = f"{out} = " + (f"torch.zeros_like({like}, dtype={result.dtype}); " if like else f"{sizes}; ")
     return f"{made}with_no_grad(lambda: {chosen.call(operands, chosen.written_out, f', out={out}')})"
 
 

@@ -17,7 +17,6 @@ import torch
 
 import compare
 import inputs
-import torch_differences
 from program import DEFAULT, OWN, Program, made_by, mesh_text, without_dependents
 from words import WORDS, own_generator
 
@@ -184,7 +183,6 @@ def judged(program, wanted, got, result):
     """Compares the sides and fills in the result."""
     limit = limit_of(wanted)
     differences, result.stale = compare.compare(wanted.values(), got.values(), limit)
-    differences = [d for d in differences if not torch_differences.explains(program, d)]
     if any(d.kind in ("values", "gradient", "sizes") for d in differences):
         unsure = undetermined(program, wanted, limit)
         sure = [] if unsure is None else [d for d in differences if d.name not in unsure]

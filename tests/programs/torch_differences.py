@@ -1,7 +1,7 @@
-"""Where plain torch itself gives different answers, so that a difference says nothing about layouts.
+"""Where plain torch differs from itself, so that a difference says nothing about layouts: one list.
 
-One list. Each entry says which differences it explains, and has a program in plain torch that shows torch to differ
-from itself; test_programs.py runs them all. A generator must not avoid what is here: it is found, then explained.
+An entry names the ops, and what programs do not do with them. It has calls in plain torch that ought to agree and do
+not, which test_programs.py runs: an entry that torch has mended must go. Nothing else is kept from programs.
 """
 
 import dataclasses
@@ -9,18 +9,74 @@ from collections.abc import Callable
 
 import torch
 
+STRIDED, OUT, STRIDED_OUT = "strided operands", "out=", "out= that is not contiguous"
+SHARED = "operands that share memory with what is written"
+
 
 @dataclasses.dataclass(frozen=True)
 class TorchDifference:
-    name: str
+    ops: tuple[str, ...]  # names of ATen without overload; empty: all that are not pointwise
+    avoided: str
     why: str
-    explains: Callable  # (program, difference) -> bool
-    shows: Callable  # () -> bool: plain torch differs from itself
+    shows: Callable[[], bool]  # whether plain torch differs from itself
 
 
 LIST: list[TorchDifference] = []
 
 
-def explains(program, difference):
-    """The entry that explains a difference, or None."""
-    return next((each for each in LIST if each.explains(program, difference)), None)
+def difference(*ops, avoided):
+    """Declares an entry; the function returns two results that ought to be equal, and its docstring says why not."""
+
+    def declare(results):
+        LIST.append(TorchDifference(ops, avoided, results.__doc__, lambda: not alike(*results())))
+        return results
+
+    return declare
+
+
+def alike(a, b):
+    return a.shape == b.shape and torch.equal(a, b)
+
+
+def avoids(op, what):
+    """Whether programs do not do this with an op, given by its name without overload."""
+    return any(what == each.avoided and op in each.ops for each in LIST)
+
+
+def values(*sizes):
+    return torch.linspace(0.1, 0.9, torch.Size(sizes).numel(), dtype=torch.float64).reshape(sizes)
+
+
+@difference("native_layer_norm_backward", avoided=STRIDED)
+def layer_norm_statistics():
+    """Mean and deviation are read as if they were contiguous."""
+    x = values(3, 4)
+    mean = values(3, 2)[:, :1]
+    results = [
+        torch.ops.aten.native_layer_norm_backward(x, x, [4], m, mean.contiguous(), None, None, [True, False, False])[0]
+        for m in (mean, mean.contiguous())
+    ]
+    return results
+
+
+@difference("binary_cross_entropy", avoided=OUT)
+def binary_cross_entropy_into_a_number():
+    """A reduction into a tensor of the right size gives a part of the sum; into one of another size, all of it."""
+    x = values(4, 6)
+    small, large = torch.zeros([], dtype=torch.float64), torch.zeros(4, 6, dtype=torch.float64)
+    return [torch.ops.aten.binary_cross_entropy.out(x, x, None, 2, out=out) for out in (small, large)]
+
+
+@difference("_softmax", "_log_softmax", avoided=STRIDED_OUT)
+def softmax_into_strides():
+    """The result is written as if it were contiguous."""
+    x = values(2, 3)
+    return torch.ops.aten._softmax.out(x, 0, False, out=torch.zeros_like(x.t()).t()), torch.ops.aten._softmax(x, 0, False)
+
+
+@difference(avoided=SHARED)
+def reduction_into_its_operand():
+    """Ops other than pointwise ones write a result while they still read what is in its memory."""
+    x = torch.tensor([[True, True, False]])
+    apart = torch.ops.aten.all.dims(x, [])
+    return torch.ops.aten.all.dims_out(x, [], out=x), apart
