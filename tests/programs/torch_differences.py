@@ -70,8 +70,8 @@ def binary_cross_entropy_into_a_number():
 @difference("_softmax", "_log_softmax", avoided=STRIDED_OUT)
 def softmax_into_strides():
     """The result is written as if it were contiguous."""
-    x = values(2, 3)
-    return torch.ops.aten._softmax.out(x, 0, False, out=torch.zeros_like(x.t()).t()), torch.ops.aten._softmax(x, 0, False)
+    x = values(2, 1, 2).permute(1, 2, 0)
+    return torch.ops.aten._softmax.out(x, 1, False, out=torch.zeros_like(x)), torch.ops.aten._softmax(x, 1, False)
 
 
 @difference(avoided=SHARED)
