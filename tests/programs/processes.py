@@ -24,7 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "launch"))
 import launch  # noqa: E402
 
 PROGRAMS = 400  # of one set of processes
-WORLD_SECONDS, SHRINKING_WORLD_SECONDS = 10, 3
+WORLD_SECONDS, SHRINKING_WORLD_SECONDS = 30, 4
 GRACE_SECONDS = 3
 SHRINK_SECONDS = 90
 
@@ -37,15 +37,16 @@ def connect(rank, ranks, backend, port, seconds):
     os.environ.update({name: str(value) for name, value in place.items()}, INTARSIA_BACKEND=backend)
     torch.set_num_threads(1)
     it.init({"x": ranks}, timeout=seconds)
+    return it.world()
 
 
 class RanksDiffer(Exception):
     pass
 
 
-def agree(line):
+def agree(line, world):
     """Raises unless all ranks say the same. COLLECTIVE: all ranks."""
-    mine = it.from_local(torch.tensor([line]), "S(0)")
+    mine = it.from_local(torch.tensor([line]), f"[x={world.size()}] S(0)", world=world)
     said = it.full(mine).tolist()
     if len(set(said)) > 1:
         raise RanksDiffer(f"ranks stopped at lines {said}, where -1 is the end")
@@ -88,7 +89,7 @@ def lockstep_apart(program, found, limit):
     return []
 
 
-def check_on_rank(program, exact, compares):
+def check_on_rank(program, world, exact, compares):
     """Runs a program on this rank; `compares` with lockstep too. COLLECTIVE: all ranks."""
 
     def look(result, got):
@@ -97,23 +98,19 @@ def check_on_rank(program, exact, compares):
             limit = 0.0 if exact else run.limit_of(got)
             result.differences += lockstep_apart(result.program, found, limit)
 
-    @contextlib.contextmanager
-    def processes(_):
-        yield it.world()
-
-    return run.check(program, processes, look, agree)
+    return run.check(program, lambda _: contextlib.nullcontext(world), look, lambda line: agree(line, world))
 
 
 def rank_body(rank, options, jobs, port, seconds):
     """What a rank does with programs, or with seeds of programs."""
 
     def body(report):
-        connect(rank, options.ranks, options.backend, port, seconds)
+        world = connect(rank, options.ranks, options.backend, port, seconds)
         for number, job in enumerate(jobs):
             program, rows = (job, set()) if not isinstance(job, int) else generate.generate(job, options.ranks)
             report(begin=number)
             try:
-                result = check_on_rank(program, options.backend == "shm", number % options.ranks == rank)
+                result = check_on_rank(program, world, options.backend == "shm", number % options.ranks == rank)
                 kind = result.kind
             except (run.Invalid, SyntaxError):
                 result, kind = run.Result(program), "invalid"
@@ -169,7 +166,7 @@ class Team:
             if died and trouble_since is None:
                 trouble_since = time.monotonic()
             late = trouble_since is not None and time.monotonic() - trouble_since > GRACE_SECONDS + self.seconds
-            if late or silent > 6 * self.seconds:
+            if late or silent > 4 * self.seconds:
                 break
         yield from self.complete()
         hung = not self.all_ended()
@@ -212,7 +209,7 @@ def fails_on(options):
         try:
             with run.reference_world(program) as world:
                 run.reference_of(program, world)
-        except (run.Invalid, SyntaxError):
+        except (run.Invalid, run.LineError, SyntaxError):
             return False
         team = Team(options, [program], SHRINKING_WORLD_SECONDS)
         return any(len(outcome) == 3 or outcome[1]["kind"] == "wrong" for outcome in list(team.outcomes()))
