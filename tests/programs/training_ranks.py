@@ -1,0 +1,332 @@
+"""Runs of random training beside plain training, in child processes that may crash or hang without harm.
+
+A crew is one process in lockstep, or as many as there are ranks. Its processes are forked from this one, which has
+made no world: that takes milliseconds, where importing torch takes seconds. They tell by pipes what came of each run.
+
+Outcomes: "ok"; "wrong", with what differs; "refused", with a message, the same on all ranks; "alone", where some ranks
+raised and others did not, or something else; "crash"; "hang"; "plain", where plain training itself raises.
+"""
+
+import dataclasses
+import faulthandler
+import json
+import os
+import pathlib
+import re
+import select
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "launch"))
+import intarsia as it  # noqa: E402
+import launch  # noqa: E402
+import torch  # noqa: E402
+from training_data import LOW  # noqa: E402
+from training_loop import Different, Distributed, Parts, Replica, Side, train  # noqa: E402
+
+# In parts of the largest element, in float64. A layout changes the order in which sums are added. To first order a sum
+# of n terms in another order differs by up to n * 1.1e-16 of their sizes: here n is at most about 100 (rows times
+# length times width), some 40 sums follow each other forward and backward, 10 times in a run at most: 4e-12. Optimizers
+# divide by at least 1e-3, and a gradient that is zero but for rounding takes a step of lr / eps = 50 times the rounding.
+TOLERANCE = 1e-9
+# Beside the other tensors of its kind, one may be nearly zero by cancellation, and then is as far off as their rounding.
+CANCELLED = 1e-3
+# With lower dtypes the truth is plain training in float64. A distributed run may be at most this many times as far from
+# it as plain training in these dtypes: other orders of sums round otherwise, not worse.
+ROUNDING = 4
+STOPS = ("refused", "plain")  # after these, ranks may be out of step
+RUN_SECONDS = 60
+WORLD_SECONDS = 20
+
+
+@dataclasses.dataclass
+class Outcome:
+    kind: str
+    text: str = ""
+
+    def good(self):
+        return self.kind == "ok"
+
+
+# --- one run, here -------------------------------------------------------------------------
+
+
+def largest(tensors):
+    return max((t.double().abs().max().item() for t in tensors if t is not None and t.numel()), default=0.0)
+
+
+def differences(ours, theirs):
+    """How far values are from others, in parts of the largest element: (difference, where), the largest first.
+    Different where they cannot be compared."""
+    found = []
+    for kind, tensors in theirs.items():
+        if (names := set(ours.get(kind, {})) ^ set(tensors)):
+            raise Different(f"{kind} of {', '.join(sorted(names))} are there on one side only")
+        floor = CANCELLED * largest(tensors.values())
+        for name, want in tensors.items():
+            got = ours[kind][name]
+            if (got is None) != (want is None):
+                raise Different(f"{kind} of {name}: {'none' if got is None else 'there'}, {'none' if want is None else 'there'} in plain training")
+            if want is None:
+                continue
+            if got.shape != want.shape:
+                raise Different(f"{kind} of {name}: {list(got.shape)}, {list(want.shape)} in plain training")
+            if not want.numel():
+                continue
+            apart = (got.double() - want.double()).abs().max().item()
+            same = torch.equal(got.double().isfinite(), want.double().isfinite())
+            size = max(largest([want]), floor)
+            far = 0.0 if apart == 0 else apart / size if size > 0 and apart == apart else float("inf")
+            if apart != apart and same:  # infinities and NaNs at the same places
+                far = 0.0
+            found.append((far, f"{kind} of {name}"))
+    return sorted(found, key=lambda f: -f[0])
+
+
+def compare(run, ours, reference):
+    """The outcome of what a distributed side has; `reference(exact)` trains plainly."""
+    plain = reference(False)
+    tolerance = TOLERANCE
+    if run.dtype != "f64" or run.has(*LOW):
+        exact = reference(True)
+        tolerance = ROUNDING * max(f for f, _ in differences(plain, exact))
+        plain = exact
+    far, where = max(differences(ours, plain), default=(0.0, ""))
+    if not far <= tolerance:
+        return Outcome("wrong", f"{where} off by {far:.3g} of the largest, at most {tolerance:.3g}")
+    return Outcome("ok")
+
+
+def message_of(error):
+    return f"{type(error).__name__}: {str(error).strip()}"
+
+
+def outcome_of(run, make_side, reference, fault=None):
+    """Trains with a side and plainly. Whatever is raised is an outcome."""
+    try:
+        plain = {exact: reference(exact) for exact in (False, True)[: 2 if run.dtype != "f64" or run.has(*LOW) else 1]}
+    except Exception as error:  # noqa: BLE001  this run says nothing
+        return Outcome("plain", message_of(error))
+    try:
+        return compare(run, train(run, make_side(), fault=fault), plain.__getitem__)
+    except Different as error:
+        return Outcome("wrong", str(error))
+    except Exception as error:  # noqa: BLE001  a finding, or a documented refusal
+        if os.environ.get("TRAINING_TRACE"):
+            traceback.print_exc()
+        return Outcome("refused", message_of(error))
+
+
+def run_in_lockstep(run, fault=None):
+    """The outcome of a run in this process: in lockstep or, of `replicate`, on threads."""
+    if run.way == "replicate":
+        return run_on_threads(run, fault)
+    with it.lockstep(run.mesh):
+        return outcome_of(run, lambda: Distributed(run), lambda exact: train(run, Side(run), exact), fault)
+
+
+def run_as_rank(run, world, fault=None):
+    """The outcome of a run on one of several ranks."""
+    if run.way == "replicate":
+        reference = lambda exact: train(run, Parts(run, world.rank()), exact)  # noqa: E731
+        return outcome_of(run, lambda: Replica(run, world), reference, fault)
+    it.init(run.mesh)
+    return outcome_of(run, lambda: Distributed(run), lambda exact: train(run, Side(run), exact), fault)
+
+
+def run_on_threads(run, fault=None):
+    """The same with a thread for each rank, each with a world of its own, over Gloo on loopback."""
+    ranks, port = run.ranks(), launch.free_ports(1)[0]
+    outcomes = [None] * ranks
+
+    def rank_of(rank):
+        meet = it.Rendezvous()
+        meet.rank, meet.size, meet.local_rank, meet.local_size = rank, ranks, rank, ranks
+        meet.address, meet.port = "127.0.0.1", port
+        world = it.World.connect(meet, backend="gloo", timeout=WORLD_SECONDS)
+        try:
+            outcomes[rank] = run_as_rank(run, world, fault)
+        finally:
+            world.close()
+
+    threads = [threading.Thread(target=rank_of, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return combined([o or Outcome("crash", "a thread ended early") for o in outcomes])
+
+
+# --- outcomes of several ranks -------------------------------------------------------------
+
+
+def bare(text):
+    """A message without numbers, by which two of a kind are told."""
+    return re.sub(r"0x[0-9a-f]+|\d+", "#", text.partition("\n")[0])
+
+
+def lost_peer(outcome):
+    """Whether a rank only says that another one has gone."""
+    return outcome.kind == "refused" and outcome.text.startswith(("DistError", "WorldError", "DistBackendError"))
+
+
+def combined(outcomes):
+    """The outcome of a run on ranks that had these."""
+    kinds = {o.kind for o in outcomes}
+    for kind in ("crash", "hang", "wrong"):
+        if kind in kinds and not (kind == "hang" and "refused" in kinds):
+            rank, found = next((r, o) for r, o in enumerate(outcomes) if o.kind == kind)
+            return Outcome(kind, found.text if len(outcomes) == 1 else f"rank {rank}: {found.text}")
+    if len(kinds) == 1 and len({bare(o.text) for o in outcomes}) == 1:
+        return outcomes[0]
+    if "refused" not in kinds:
+        return Outcome("alone", "; ".join(f"rank {r}: {o.kind} {o.text}" for r, o in enumerate(outcomes)))
+    tellers = [o for o in outcomes if o.kind == "refused" and not lost_peer(o)] or [o for o in outcomes if o.kind == "refused"]
+    if len(tellers) == len(outcomes):
+        return Outcome("refused", tellers[0].text)
+    others = ", ".join(f"rank {r} {o.kind}" for r, o in enumerate(outcomes))
+    return Outcome("alone", f"{tellers[0].text} ({others})")
+
+
+# --- crews ---------------------------------------------------------------------------------
+
+
+def work(pipe, runs, rank, ranks, backend, port, fault):
+    """What a forked process does: all runs, or those up to the first after which ranks may be out of step."""
+
+    def tell(**what):
+        os.write(pipe, (json.dumps(what) + "\n").encode())
+
+    world = None
+    if ranks:
+        place = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
+        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "INTARSIA_BACKEND": backend}
+        os.environ |= {name: str(value) for name, value in place.items()}
+        it.connect(timeout=WORLD_SECONDS)
+        world = it.world()
+    for number, run in enumerate(runs):
+        outcome = run_as_rank(run, world, fault) if ranks else run_in_lockstep(run, fault)
+        tell(ended=number, kind=outcome.kind, text=outcome.text)
+        if ranks and outcome.kind in STOPS:
+            break
+
+
+class Crew:
+    """Processes that do the same runs, one each for `ranks`, or one in lockstep."""
+
+    def __init__(self, runs, ranks, backend, fault):
+        self.count = max(ranks, 1)
+        port = launch.free_ports(1)[0] if ranks else 0
+        self.pids, self.pipes, self.codes, self.texts = [], [], [], [b""] * self.count
+        self.ended = [{} for _ in range(self.count)]
+        self.last_words = [tempfile.TemporaryFile() for _ in range(self.count)]
+        sys.stdout.flush()
+        for rank in range(self.count):
+            reading, writing = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    os.close(reading)
+                    os.dup2(self.last_words[rank].fileno(), 2)
+                    faulthandler.enable()
+                    work(writing, runs, rank, ranks, backend, port, fault)
+                    code = 0
+                except BaseException:  # noqa: BLE001  the parent sees the code
+                    traceback.print_exc()
+                finally:
+                    sys.stderr.flush()
+                    os._exit(code)
+            os.close(writing)
+            self.pids.append(pid)
+            self.pipes.append(reading)
+
+    def listen(self, seconds):
+        """Takes in what comes within some time. False where all have ended."""
+        open_ones = [p for p in self.pipes if p is not None]
+        if not open_ones:
+            return False
+        for pipe in select.select(open_ones, [], [], seconds)[0]:
+            rank = self.pipes.index(pipe)
+            data = os.read(pipe, 65536)
+            if not data:
+                os.close(pipe)
+                self.pipes[rank] = None
+                continue
+            *lines, self.texts[rank] = (self.texts[rank] + data).split(b"\n")
+            for line in map(json.loads, lines):
+                self.ended[rank][line["ended"]] = Outcome(line["kind"], line["text"])
+        return True
+
+    def close(self):
+        """Ends all processes; their exit codes, negative for signals."""
+        for rank, pipe in enumerate(self.pipes):
+            if pipe is not None:
+                os.kill(self.pids[rank], signal.SIGKILL)
+                os.close(pipe)
+                self.pipes[rank] = None
+        if not self.codes:
+            self.codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in self.pids]
+        return self.codes
+
+    def outcome(self, number, codes):
+        """The outcome of a run; with codes for the one at which the crew ended."""
+        found = []
+        for rank in range(self.count):
+            if number in self.ended[rank]:
+                found.append(self.ended[rank][number])
+            elif codes is None or codes[rank] == -signal.SIGKILL:
+                found.append(Outcome("hang", f"no end within {RUN_SECONDS} s"))
+            elif codes[rank] < 0:
+                found.append(Outcome("crash", f"{signal.Signals(-codes[rank]).name} {self.where(rank)}"))
+            else:
+                found.append(Outcome("crash", f"exit code {codes[rank]} {self.where(rank)}"))
+        return combined(found)
+
+    def where(self, rank):
+        """The innermost Python function of a rank that crashed."""
+        self.last_words[rank].seek(0)
+        text = self.last_words[rank].read().decode(errors="replace")
+        found = re.search(r'File "[^"]*?([^/"]+)", line \d+ in (\S+)', text)
+        return f"in {found[2]} of {found[1]}" if found else text[-300:].strip()
+
+
+def follow(crew, runs, several):
+    """Yields outcomes as they come, and ends where the crew does; the last one says why it ended."""
+    done, since = 0, time.monotonic()
+    while done < len(runs) and crew.listen(1.0):
+        while done < len(runs) and all(done in ended for ended in crew.ended):
+            yield crew.outcome(done, None)
+            if several and any(ended[done].kind in STOPS for ended in crew.ended):
+                return
+            done, since = done + 1, time.monotonic()
+        if time.monotonic() - since > RUN_SECONDS:
+            break
+    if done < len(runs):
+        yield crew.outcome(done, crew.close())
+
+
+def outcomes_of(runs, ranks=0, backend="gloo", fault=None, batch=50):
+    """Yields (run, outcome) for all runs, in crews of at most so many runs."""
+    runs = list(runs)
+    while runs:
+        some = runs[:batch]
+        crew = Crew(some, ranks, backend, fault)
+        done = 0
+        try:
+            for outcome in follow(crew, some, ranks > 0):
+                yield some[done], outcome
+                done += 1
+        finally:
+            crew.close()
+        if done == 0:
+            raise RuntimeError("the processes did not begin any run")
+        runs = runs[done:]
+
+
+def outcome_once(run, ranks=0, backend="gloo", fault=None):
+    return next(iter(outcomes_of([run], ranks, backend, fault)))[1]
