@@ -47,7 +47,7 @@ HABITS = {
     "acc1": 8, "acc2": 6, "drop": 3, "eval": 10, "infer": 6, "mid": 4, "release": 4, "raise_forward": 5,
     "raise_backward": 5, "zero": 12, "keep": 8, "ckpt": 8, "reentrant": 0.3, "two_losses": 5, "retain": 5,
     "penalty": 3, "twice": 5, "detach": 4, "reg": 6, "clip": 8, "clip_ours": 6, "clip_value": 3, "scale": 5,
-    "scaler": 4, "poke": 5, "data": 4, "to": 3, "double": 2, "save": 6, "load": 6, "copy": 4, "grad_zeros": 4,
+    "scaler": 4, "poke": 5, "rows": 3, "data": 4, "to": 3, "double": 2, "save": 6, "load": 6, "copy": 4, "grad_zeros": 4,
     "thaw": 3, "no_step": 3, "closure": 3, "total": 5, "finish": 20,
 }  # fmt: skip
 KEYS = ("seed", "mesh", "way", "options", "batch", "sizes", "dtype", "entry", "blocks", "model", "optimizer", "steps")
@@ -270,6 +270,8 @@ def sensible(run):
                 step[:] = [h for h in step if not re.fullmatch(r"b\d+", h)]
         else:
             never({"finish"}, step)
+        if run.has("attention", "multiquery"):
+            never({"penalty"}, step)  # torch has no second derivative of its kernel
         if "release" in step and not {"eval", "infer"} & set(step):
             never({"release"}, step)
         if "closure" in step:

@@ -188,7 +188,7 @@ def style_of(run, name, module):
         rows = name.endswith(("down", "wo")) != (chance.random() < 0.15)
         return (it.row if rows else it.column)(input=enters, output=leaves)
     if isinstance(module, nn.Embedding):
-        return it.vocabulary(output=leaves)
+        return it.vocabulary(output=leaves if leaves != "S(2)" or name == "entry" else None)
     if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
         return it.sequence(chance.choice([0, 1, 1]))
     if re.fullmatch(r"blocks\.\d+", name) and chance.random() < 0.4:
@@ -242,6 +242,10 @@ def make_optimizer(run, parameters, lr):
     }[run.optimizer[0]]()
 
 
+def halve(p):
+    p.grad.mul_(0.5)
+
+
 class Training:
     """One side of a run."""
 
@@ -268,7 +272,7 @@ class Training:
             if "hooks" in self.run.model and p.requires_grad:
                 p.register_hook(lambda gradient: gradient * 0.5)
             if "after_hooks" in self.run.model and p.requires_grad:
-                p.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(0.5))
+                p.register_post_accumulate_grad_hook(halve)
 
     # --- pieces of a step
 
@@ -443,7 +447,9 @@ class Training:
                 for p in self.parameters[::2]:
                     p.mul_(0.9)
                 net.head.bias.add_(0.1)
+            if "rows" in habits:
                 net.head.weight[0, :2] = 0.25
+                net.entry.weight[-1].zero_()
             if "data" in habits:
                 net.head.weight.data.add_(0.01)
             if self.ema is not None:

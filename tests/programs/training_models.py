@@ -54,13 +54,12 @@ class Attention(nn.Module):
 
     def forward(self, x):
         rows, length, _ = x.shape
-        q, k, v = (
-            made.view(rows, length, -1, 4).transpose(1, 2) for made in (self.wq(x), self.wk(x), self.wv(x))
-        )
+        made = (self.wq(x), self.heads), (self.wk(x), self.shared), (self.wv(x), self.shared)
+        q, k, v = (t.view(rows, length, heads, 4).transpose(1, 2) for t, heads in made)
         if self.shared < self.heads:
             k, v = (t.expand(-1, self.heads, -1, -1) for t in (k, v))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return x + self.wo(mixed.transpose(1, 2).reshape(rows, length, -1))
+        return x + self.wo(mixed.transpose(1, 2).reshape(rows, length, self.heads * 4))
 
 
 class Fused(nn.Module):

@@ -9,6 +9,7 @@ raised and others did not, or something else; "crash"; "hang"; "plain", where pl
 
 import dataclasses
 import faulthandler
+import functools
 import json
 import os
 import pathlib
@@ -25,7 +26,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "launch"))
 import intarsia as it  # noqa: E402
 import launch  # noqa: E402
 import torch  # noqa: E402
-from training_data import LOW  # noqa: E402
+from training_data import LOW, parse  # noqa: E402
 from training_loop import Different, Distributed, Parts, Replica, Side, train  # noqa: E402
 
 # In parts of the largest element, in float64. A layout changes the order in which sums are added. To first order a sum
@@ -310,9 +311,20 @@ def follow(crew, runs, several):
         yield crew.outcome(done, crew.close())
 
 
+@functools.cache
+def warm_up():
+    """Plain training once in this process, so that those forked from it have loaded what torch loads late."""
+    text = (
+        "seed=1 mesh=[dp=1] way=parallelize options= batch=R sizes=2x2x4 dtype=f64 entry=tokens blocks=mlp,attention,conv "
+        "model=schedule optimizer=adamw steps=ckpt+clip+eval+save+scaler"
+    )
+    train(parse(text), Side(parse(text)))
+
+
 def outcomes_of(runs, ranks=0, backend="gloo", fault=None, batch=50):
     """Yields (run, outcome) for all runs, in crews of at most so many runs."""
     runs = list(runs)
+    warm_up()
     while runs:
         some = runs[:batch]
         crew = Crew(some, ranks, backend, fault)
