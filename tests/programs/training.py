@@ -14,6 +14,7 @@ with a line of sums, and with 0 only where there are no findings.
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -76,7 +77,7 @@ def documented(run, outcome):
     return next(fits, None)
 
 
-def signature(run, outcome):
+def signature(outcome):
     """What makes two findings one. Of wrong numbers only a shrunk run says that."""
     if outcome.kind in ("refused", "alone"):
         return outcome.kind, bare(outcome.text)[:120]
@@ -106,15 +107,17 @@ class Search:
     def shrunk(self, run, outcome):
         """The run made smaller, and its outcome."""
         last = {run: outcome}
+        mark = signature(outcome)
 
-        def fails(less):
-            if self.ranks and less.ranks() != self.ranks:
-                return False
-            found = self.once(less)
-            last[less] = found
-            return signature(less, found) == signature(run, outcome) and documented(less, found) is None
+        def first_failing(runs):
+            with contextlib.closing(outcomes_of(runs, self.ranks, self.backend, self.fault)) as outcomes:
+                for number, (less, found) in enumerate(outcomes):
+                    if signature(found) == mark and documented(less, found) is None:
+                        last[less] = found
+                        return number
+            return None
 
-        least = data.shrink(run, fails, SHRINK_TRIES)
+        least = data.shrink(run, first_failing, SHRINK_TRIES, self.ranks or None)
         return least, last[least]
 
     def take(self, run, outcome):
@@ -128,7 +131,7 @@ class Search:
             self.seen["plain", bare(outcome.text)[:120]] += 1
         if outcome.kind in ("ok", "plain"):
             return
-        mark = signature(run, outcome)
+        mark = signature(outcome)
         self.seen[mark] += 1
         if self.seen[mark] > 1 and outcome.kind != "wrong":
             return

@@ -389,17 +389,17 @@ def remeshed(run, axes, layouts):
     return dataclasses.replace(run, mesh=mesh, batch=batch, options=options)
 
 
-def shrink(run, fails, tries=200):
-    """The least run that is found for which `fails` holds, as it does for this one."""
-    found = True
-    while found and tries > 0:
-        found = False
-        for less in smaller(run):
-            tries -= 1
-            if tries <= 0:
-                break
-            less = sensible(less)
-            if less != run and fails(less):
-                run, found = less, True
-                break
+def shrink(run, first_failing, tries=200, ranks=None):
+    """The least run that is found to fail as this one does. `first_failing(runs)`: the number of the first of them that
+    does, or None. With `ranks` it keeps so many."""
+    at = 0
+    while tries > 0:
+        less = [sensible(r) for r in smaller(run)]
+        less = [r for r in less[at:] + less[:at] if r != run and ranks in (None, r.ranks())][:tries]
+        found = first_failing(less)
+        if found is None:
+            break
+        tries -= found + 1
+        # What came before it did not fail for a bigger run, and is tried again at the end.
+        run, at = less[found], (at + found) % len(less)
     return run
