@@ -142,7 +142,8 @@ class Search:
             if self.seen[mark] > 1:
                 return
         self.found.append((least, why))
-        text = f"{why.kind.upper()}: {why.text[:SHOWN]}\n  {repeat_line(least, self.ranks, self.backend)}\n  drawn as {run.seed}"
+        again = repeat_line(least, self.ranks, self.backend)
+        text = f"{why.kind.upper()}: {why.text[:SHOWN]}\n  {again}\n  drawn as {run.seed}"
         print(text, flush=True)
         if self.findings:
             name = f"training-{why.kind}-{self.backend + str(self.ranks) if self.ranks else 'lockstep'}-{run.seed}.txt"
@@ -157,8 +158,8 @@ class Search:
 
     def summary(self):
         where = f"on {self.ranks} processes over {self.backend}" if self.ranks else "in lockstep"
-        names = ", ".join(f"{name} {count}" for name, count in sorted(self.refusals.items()))
-        sums = [f"{self.kinds['ok']} equal to plain training", f"{self.kinds['documented']} refused as documented" + (f" ({names})" if names else "")]
+        names = ", ".join(f"{name} {count}" for name, count in sorted(self.refusals.items())) or "none"
+        sums = [f"{self.kinds['ok']} equal to plain training", f"{self.kinds['documented']} refused as documented ({names})"]
         sums += [f"{self.kinds[kind]} {kind}" for kind in ("wrong", "refused", "alone", "crash", "hang")]
         sums += [f"{self.kinds['plain']} that plain torch refuses"]
         return f"{sum(self.kinds.values())} runs {where}: {', '.join(sums)}; {len(self.found)} findings"

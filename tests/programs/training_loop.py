@@ -54,6 +54,10 @@ class Side:
     def synced(self, net):
         """After a backward whose gradients counted."""
 
+    def idle(self, rows):
+        """Whether this rank has none of so many rows."""
+        return False
+
 
 def part(t, ranks, rank):
     """The rows of a rank, as torch.chunk would cut them; none for the last ranks of a small batch."""
@@ -130,6 +134,9 @@ class Replica(Side):
 
     def value(self, output, loss):
         return output.detach().sum()
+
+    def idle(self, rows):
+        return not self.place(torch.empty(rows)).numel()
 
 
 class Distributed(Side):
@@ -313,10 +320,8 @@ class Training:
         handle = self.handles[number]
         if "scaler" in habits:
             loss = self.scaler.scale(loss)
-        # A rank without rows may say so, where its loss uses nothing.
-        idle = isinstance(self.side, Replica) and "finish" in habits and self.side.place(torch.empty(rows_of(self.run, habits))).numel() == 0
         with contextlib.nullcontext() if sync or handle is None else handle.no_sync():
-            if idle:
+            if "finish" in habits and self.side.idle(rows_of(self.run, habits)):
                 handle.finish()
             else:
                 loss.backward(**more)

@@ -275,7 +275,7 @@ def values_of(net, seed):
     state = {}
     for name, t in net.state_dict(keep_vars=True).items():
         if not isinstance(t, nn.Parameter):
-            state[name] = torch.ones(t.shape, dtype=t.dtype) if name.endswith("running_var") else torch.zeros(t.shape, dtype=t.dtype)
+            state[name] = torch.full(t.shape, float(name.endswith("running_var"))).to(t.dtype)
             continue
         generator = torch.Generator().manual_seed(hash_of(f"{seed} {name}"))
         spread = 0.4 * torch.randn(t.shape, generator=generator, dtype=torch.float64)

@@ -31,7 +31,8 @@ def test_texts_are_read_as_they_were_written():
 def test_texts_that_are_none_are_refused():
     refuses(ValueError, "a run has seed, mesh, way", lambda: data.parse("seed=1 way=plan"))
     refuses(ValueError, "'mlq' is none of the blocks: mlp, ", lambda: data.parse(PLAIN.replace("=mlp", "=mlq")))
-    refuses(ValueError, "'keeps' is none of the options: keep, ", lambda: data.parse(PLAIN.replace("options=", "options=keeps")))
+    keeps = PLAIN.replace("options=", "options=keeps")
+    refuses(ValueError, "'keeps' is none of the options: keep, ", lambda: data.parse(keeps))
     refuses(ValueError, "'clap' is none of the habits", lambda: data.parse(PLAIN + "clip+clap"))
     refuses(ValueError, "block 0, '=0', shares with an earlier block", lambda: data.parse(PLAIN.replace("=mlp", "==0")))
 
