@@ -1,7 +1,7 @@
 // build: C++ modules whose parameters and buffers are distributed from birth.
 //
-//   auto net = build(*world, mesh, {{"*.up.weight", "R,S(0)"}, {"*.down.weight", "R,S(1)"}},
-//                    [] { return Net(); });
+//     const LayoutPatterns layouts{{"*.up.weight", "R,S(0)"}, {"*.down.weight", "R,S(1)"}};
+//     auto net = build(*world, mesh, layouts, [] { return Net(); });
 //
 // A torch::nn module makes its tensors in its constructor, and nothing can replace them later. So
 // while `make` runs, the tensors it makes are distributed ones without memory, and what initialises

@@ -1,9 +1,11 @@
 // fully_shard: parameters that every rank stores a piece of, and that are gathered when they are
 // used.
 //
-//   auto net = build_sharded(*world, mesh, LayoutPatterns{}, {.shard = {"dp"}}, [] { return Net();
-//   }); torch::optim::AdamW optimizer(net->parameters(), 1e-3);
-//   ... forward, backward, step as on one device
+//     const FullyShardOptions over{.shard = {"dp"}};
+//     auto net = build_sharded(*world, mesh, LayoutPatterns{}, over, [] { return Net(); });
+//     torch::optim::AdamW optimizer(net->parameters(), 1e-3);
+//     net->forward(batch).square().mean().backward();  // as on one device
+//     optimizer.step();
 //
 // A sharded parameter has two layouts. It is stored cut over the shard axes: that is what the
 // optimizer, checkpoints and everything else that looks after parameters sees, and what autograd

@@ -5,8 +5,8 @@
 // beside them, in chunks: while one chunk is multiplied, the next one is under way. Backward does
 // the same, the other way round.
 //
-//   const auto qkv = gathered_linears(x, {{wq->weight}, {wk->weight}, {wv->weight}}, "tp");
-//   return scattered_linear(mixed, {wo->weight}, "tp", /*dim=*/1);
+//     const auto qkv = gathered_linears(x, {{wq->weight}, {wk->weight}, {wv->weight}}, "tp");
+//     const auto out = scattered_linear(mixed, {wo->weight}, "tp", /*dim=*/1);
 //
 // A plan does this for modules by their names: see placed_linears and placed_linear in
 // tensor_parallel.h.

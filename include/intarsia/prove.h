@@ -5,7 +5,8 @@
 //
 // A user's own op is proven with samples of its own, in text form:
 //
-//     prove_samples({"mylib::op(f64[6, 4], f64[4])", "mylib::op(f64[3, 1], f64[1], scale=2.0)"})
+//     prove_samples({"mylib::scaled_mm(f64[6, 4], f64[4, 5])",
+//                    "mylib::scaled_mm(f64[3, 1], f64[1, 2], scale=2.0)"});
 //
 // An op that has no rule is run on whole tensors; what the prover then lists as missing are the
 // rows that a rule could have.

@@ -1,8 +1,10 @@
 // Data parallel for plain modules: every rank holds the whole model, and gradients are averaged.
 //
-//     auto model = std::make_shared<Net>();
-//     auto replica = intarsia::replicate(*model, *world, mesh, "dp");   // same values on all ranks
-//     loss.backward();                                                  // gradients are averages
+//     const auto world = World::connect();
+//     Net model;                                                     // a plain module
+//     const Mesh mesh({{"dp", world->size()}});
+//     const auto replica = replicate(*model, *world, mesh, "dp");    // now the same on all ranks
+//     model->forward(at::randn({4, 8})).square().mean().backward();  // gradients are averages
 //
 // Modules and tensors stay plain. While backward runs, gradients gather in buckets, and each bucket
 // is reduced as soon as it is full; when backward returns, all are done. Graphs may differ between

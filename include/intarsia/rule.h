@@ -4,12 +4,10 @@
 //
 // or, in all generality:
 //
-//     static const RuleHandle rule = add_rule({
-//         .name = "mylib::scaled_mm",
-//         .rows = [](const Question&) { return parse_rows({"S(0),R -> S(0)", "R,S(1) -> S(1)",
-//                                                          "S(1),S(0) -> P(sum)"}); },
-//         .sizes = [](const Question& q) { return Shapes{{q.in(0).sizes[0], q.in(1).sizes[1]}};
-//         }});
+//     static const RuleHandle rule = add_rule(
+//         {.name = "mylib::scaled_by",  // (Tensor x, Tensor factor) -> Tensor
+//          .rows = [](const Question&) { return parse_rows({"S(0),R -> S(0)", "P,R -> P"}); },
+//          .sizes = [](const Question& q) { return Shapes{q.in(0).sizes}; }});
 //
 // `prove` (prove.h) runs a rule on many ranks and compares it with the whole op.
 #pragma once
@@ -188,11 +186,11 @@ struct Rule {
 /// the ones before, which broadcast and of which any can be cut. `MK,KN -> MN` names the last ones,
 /// of each operand and of each result; it says rows and sizes both:
 ///
-///     K      an index that can be cut; where no result has it, the op is a sum over it
-///     n      one that cannot; `k`, where no operand has it: the lesser of m and n
-///     0      a length of 0, or of another digit
-///     nK+    an operand in which the op is linear; several: jointly
-///     !0     a result that has no dimensions before
+///   K      an index that can be cut; where no result has it, the op is a sum over it
+///   n      one that cannot; `k`, where no operand has it: the lesser of m and n
+///   0      a length of 0, or of another digit
+///   nK+    an operand in which the op is linear; several: jointly
+///   !0     a result that has no dimensions before
 ///
 /// In calls whose sizes are other, the op runs on whole tensors.
 Rule index_rule(std::string name, std::string indices, RuleOptions options = {});

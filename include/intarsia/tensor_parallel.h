@@ -1,20 +1,20 @@
 // Tensor parallelism: which modules of a model are cut along one axis of a mesh, by their names.
 //
-//   const TensorParallelPlan plan{"tp", {{"*.up", column()}, {"*.down", row()}}};
-//   auto net = build(*world, mesh, plan, [&] { return Net(plan); });
+//     const TensorParallelPlan plan{"tp", {{"*.up", column()}, {"*.down", row()}}};
+//     auto net = build(*world, mesh, plan, [&] { return Net(plan); });
 //
 // In this library tensor parallelism is nothing but layouts. A plan says for modules named by
 // patterns how their parameters lie along its axis, and how the tensors that enter and leave them
 // do. It is a value: it expands to layouts for `build`, and model code asks it to place what flows
 // between modules, since torch::nn has no hooks:
 //
-//   x = placed_input(x, plan, "attention");
-//   return placed_output(wo(a), plan, "wo");
+//     x = placed_input(x, plan, "attention");
+//     const auto out = placed_output(wo(mixed), plan, "wo");
 //
 // or, where linear layers begin and end it, so that communication may hide behind them:
 //
-//   const auto qkv = placed_linears(x, plan, "attention", {{wq->weight}, {wk->weight}, ...});
-//   return placed_linear(a, plan, "wo", {wo->weight});
+//     const auto qk = placed_linears(x, plan, "attention", {{wq->weight}, {wk->weight}});
+//     const auto out = placed_linear(mixed, plan, "wo", {wo->weight});
 #pragma once
 
 #include <ATen/core/Tensor.h>
