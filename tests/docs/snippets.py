@@ -15,6 +15,7 @@ all others in one. Whole programs must be files of examples/, word for word. Exa
 A comment on lines of its own says what the statement before it does:
 
     # ValueError: [op] what the error says, on as many lines as it takes; `...` stands for anything
+    # ValueError on rank 1: the same, where the other ranks go on
     # prints: what it prints
 
 in C++ with two slashes. It is compared, white space aside.
@@ -33,6 +34,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -41,7 +43,7 @@ import launch  # noqa: E402
 
 PAGES = ("*.md", "docs/*.md", "examples/*/README.md")
 HEADERS = ("include/intarsia/*.h",)
-SECONDS = 150
+SECONDS = 300
 OPTIONAL_MODULES = ("transformers",)  # what a page may be about, and the library does not need
 
 
@@ -173,22 +175,23 @@ class Said:
     indent: int
     kind: str
     text: str
+    rank: str | None  # of whom it is said; of all
 
 
 def sayings(text, slashes):
     """All such comments of a block, with the lines that continue them."""
     lines, said = text.splitlines(), []
     for number, line in enumerate(lines):
-        found = re.match(rf"^( *){slashes} (\w+Error|prints): (.*)$", line)
+        found = re.match(rf"^( *){slashes} (\w+Error|prints)(?: on rank (\d+))?: (.*)$", line)
         if not found:
             continue
-        words = [found.group(3)]
+        words = [found.group(4)]
         for further in lines[number + 1 :]:
-            more = re.match(rf"^{found.group(1)}{slashes} (?!\w+Error: |prints: )(.*)$", further)
+            more = re.match(rf"^{found.group(1)}{slashes} (?!\w+Error(?: on rank \d+)?: |prints: )(.*)$", further)
             if not more:
                 break
             words.append(more.group(1))
-        said.append(Said(number, len(found.group(1)), found.group(2), " ".join(words)))
+        said.append(Said(number, len(found.group(1)), found.group(2), " ".join(words), found.group(3)))
     return said
 
 
@@ -204,8 +207,11 @@ def fits(text, pattern):
 
 
 @contextlib.contextmanager
-def checked(kind, text, place):
+def checked(kind, text, place, rank):
     """Runs a statement that raises, or prints, what the comment below it says."""
+    if rank not in (None, os.environ.get("RANK")):
+        yield
+        return
     printed, raised = io.StringIO(), None
     try:
         with contextlib.redirect_stdout(printed) if kind == "prints" else contextlib.nullcontext():
@@ -243,7 +249,7 @@ class Checks(ast.NodeTransformer):
             if said.line == statement.end_lineno and said.indent == statement.col_offset:
                 self.open.remove(said)
                 place = f"{self.file}:{self.block.line + said.line}"
-                call = ast.parse(f"_checked({said.kind!r}, {said.text!r}, {place!r})", mode="eval").body
+                call = ast.parse(f"_checked({said.kind!r}, {said.text!r}, {place!r}, {said.rank!r})", mode="eval").body
                 guarded = ast.With(items=[ast.withitem(context_expr=call)], body=[statement])
                 return ast.fix_missing_locations(ast.copy_location(guarded, statement))
         return statement
@@ -254,7 +260,7 @@ def compiled(block, file):
     checks = Checks(block, file)
     tree = checks.visit(ast.parse(block.text))
     assert not checks.open, f"{file}:{block.line + checks.open[0].line}: no statement stands above this comment"
-    return compile(ast.increment_lineno(tree, block.line - 1), file, "exec")
+    return compile(ast.increment_lineno(tree, block.line - 1), ROOT / file, "exec")
 
 
 def execute(program):
@@ -329,11 +335,12 @@ def run_program(program, command):
     """Runs a program, on several processes where it is written for them, and says whether it went well."""
     environment = {"OMP_NUM_THREADS": "1"}
     n = program.processes()
-    if n is None:
-        result = subprocess.run(command, cwd=ROOT, env=os.environ | environment, timeout=SECONDS,
-                                capture_output=True, text=True)  # fmt: skip
-    else:
-        result = launch.run("plain", n, command, env=environment, timeout=SECONDS)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # for files that it writes
+        if n is None:
+            result = subprocess.run(command, env=os.environ | environment, timeout=SECONDS,
+                                    capture_output=True, text=True)  # fmt: skip
+        else:
+            result = launch.run("plain", n, command, env=environment, timeout=SECONDS)
     shown = program.blocks[0].output
     passed = result.returncode == 0 and (shown is None or sorted(result.stdout.splitlines()) == sorted(shown.splitlines()))
     print(f"{'passed' if passed else 'FAILED'} {program.language} {program.name}, "
@@ -354,18 +361,20 @@ def quoted_from_examples(program):
 
 
 def run_all(arguments):
+    if "PYTHONPATH" in os.environ:  # programs run elsewhere
+        os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, os.environ["PYTHONPATH"].split(os.pathsep)))
     passed = []
     for program in all_programs():
         if arguments.names and not any(name in program.name for name in arguments.names):
             continue
         if program.language == "cpp" and arguments.cpp:
-            command = [arguments.cpp, program.name]
+            command = [pathlib.Path(arguments.cpp).resolve(), program.name]
             passed.append(quoted_from_examples(program) and run_program(program, command))
         if program.language == "python" and arguments.python:
             if module := program.lacks():
                 print(f"not run {program.name}: {module} is not installed")
                 continue
-            passed.append(run_program(program, [sys.executable, __file__, "execute", program.name]))
+            passed.append(run_program(program, [sys.executable, pathlib.Path(__file__).resolve(), "execute", program.name]))
     print(f"{sum(passed)} of {len(passed)} programs passed")
     return 0 if passed and all(passed) else 1
 
