@@ -347,6 +347,7 @@ def summary(case, worlds):
 
 
 def row(case, theirs):
+    theirs = theirs.replace("](", "]\\(")  # which would be a link
     cells = (case.bug, case.source, theirs, museum.intarsia_answers(case), f"`{case.name}`")
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
@@ -375,7 +376,7 @@ def counts(theirs):
 def on_page(page):
     """The answers that the page has."""
     rows = re.findall(r"^\| .* \| .* \| (.*) \| .* \| `(\w+)` \|$", page.read_text(), re.MULTILINE)
-    return {name: text.replace("\\|", "|") for text, name in rows}
+    return {name: text.replace("\\|", "|").replace("]\\(", "](") for text, name in rows}
 
 
 def update(page, theirs):
