@@ -76,7 +76,11 @@ struct Bill {
 Bill bill(const World& world);
 void clear_bill(World& world);
 
-/// Counts what is sent from its making on: `Budget b(world); ...; b.expect("1 P->R");`
+/// Counts what is sent from its making on:
+///
+///     const Budget budget(*world);
+///     const float sum = batch.sum().item<float>();
+///     budget.expect("1 P->R");
 class Budget {
  public:
   explicit Budget(World& world);
