@@ -146,6 +146,8 @@ struct RuleOptions {
   /// Results have their dimensions in memory in the order of the operands', as ATen's pointwise
   /// ops; with `memory_order`, only result 0.
   bool follows_strides = false;
+  /// Result 0 has the first operand's strides, gaps included.
+  bool keeps_strides = false;
   /// The overload whose results are contiguous all the same.
   std::string contiguous_overload = {};
   /// The order in which results have their dimensions in memory, where it is always the same, as

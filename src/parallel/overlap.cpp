@@ -166,6 +166,7 @@ struct ScatteredLinear : torch::autograd::Function<ScatteredLinear> {
     if (bias) out.add_(*bias);
     way->bias.push_back(bias ? std::optional<std::size_t>(0) : std::nullopt);
     way->results.push_back(layout_of(out));
+    ctx->set_materialize_grads(false);
     ctx->save_for_backward({x, weight});
     ctx->saved_data["way"] = c10::IValue::make_capsule(way);
     return out;

@@ -74,10 +74,10 @@ std::optional<Plan> make_plan(const Layout& from, const Layout& to,
   for (std::size_t a = 0; a < from.mesh().axes(); ++a) {
     const Placement& have = from.placement(a);
     const Placement& want = to.placement(a);
-    if (have == want || !want.is_partial()) continue;
+    if (have == want || !want.is_partial() || from.mesh().size(a) == 1) continue;
     if (have.is_partial()) return std::nullopt;
     // Terms of a norm have no sign: not every value is one.
-    if (want.reduction() == Reduction::norm && from.mesh().size(a) > 1) return std::nullopt;
+    if (want.reduction() == Reduction::norm) return std::nullopt;
   }
   Plan plan = search(from, to, shape, options);
   if (options.peak_bytes && plan.peak_bytes > *options.peak_bytes) {

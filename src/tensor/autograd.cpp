@@ -63,7 +63,9 @@ at::Tensor moved(const at::Tensor& t, const Layout& layout, const Reason& reason
     // Writing to the result must not reach the tensor, wherever its pieces happened to stay.
     if (pieces[m].is_alias_of(impl.pieces()[m])) pieces[m] = pieces[m].clone();
   }
-  return make_tensor(impl, spec.with(layout), std::move(pieces));
+  const Spec made = spec.fresh(layout);
+  for (at::Tensor& p : pieces) p = in_order(p, *made);
+  return make_tensor(impl, made, std::move(pieces));
 }
 
 /// A gradient in the layout that is asked for; a plain one counts as replicated.
@@ -86,7 +88,10 @@ struct Origin : torch::CustomClassHolder {
 };
 using WherePtr = c10::intrusive_ptr<Origin>;
 
+/// What travels to backward. Gradients that nobody asked for stay undefined: autograd's zeros would
+/// be plain tensors.
 void keep(AutogradContext* ctx, const WherePtr& where) {
+  ctx->set_materialize_grads(false);
   ctx->saved_data["where"] = c10::IValue::make_capsule(where);
 }
 WherePtr kept(AutogradContext* ctx) {
@@ -172,7 +177,8 @@ struct FromLocals : torch::autograd::Function<FromLocals> {
 };
 
 struct Distribute : torch::autograd::Function<Distribute> {
-  static at::Tensor forward(AutogradContext*, const at::Tensor& whole, const WherePtr& where) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& whole, const WherePtr& where) {
+    keep(ctx, where);
     const BelowAutograd below;
     // Autograd's zero tensors have no memory.
     const at::Tensor real = where->world->simulated() ? stand_in(whole)

@@ -111,6 +111,14 @@ Shape strides_in_dim_order(const Shape& sizes, std::span<const std::int8_t> orde
   return strides;
 }
 
+/// Whether some elements share memory, as far as strides show it.
+bool overlaps(const SpecData& spec) {
+  for (std::size_t d = 0; d < spec.sizes.size(); ++d) {
+    if (spec.sizes[d] > 1 && spec.strides[d] == 0) return true;
+  }
+  return false;
+}
+
 /// The strides that the argument `memory_format` asks for, if it does.
 std::optional<Shape> strides_by_argument(const Frame& f, const Shape& sizes) {
   const c10::IValue* format = f.argument("memory_format");
@@ -125,11 +133,6 @@ std::optional<Shape> strides_by_argument(const Frame& f, const Shape& sizes) {
     default:
       return std::nullopt;
   }
-}
-
-/// The strides of what follows one tensor: that tensor's, without gaps.
-Shape strides_like(const SpecData& like) {
-  return like.contiguous ? contiguous_strides(like.sizes) : dense_strides(like.sizes, like.strides);
 }
 
 /// The strides that ATen's iterator gives the result of an element-wise op: it is asked, on tensors
@@ -157,6 +160,9 @@ Shape strides_of_result(const Frame& f, const Decision& d, const Rule& rule, con
                        (index == 0 || rule.options.memory_order.empty()) &&
                        (rule.options.contiguous_overload.empty() ||
                         f.info.op.schema().overload_name() != rule.options.contiguous_overload);
+  if (rule.options.keeps_strides) {
+    return overlaps(*d.in[0]) ? strides_like(*d.in[0]) : d.in[0]->strides;
+  }
   if (!rule.options.memory_order.empty() && !follows) {
     return strides_in_dim_order(sizes, rule.options.memory_order);
   }
@@ -165,7 +171,10 @@ Shape strides_of_result(const Frame& f, const Decision& d, const Rule& rule, con
   }
   if (!follows) return contiguous_strides(sizes);
   if (const auto asked = strides_by_argument(f, sizes)) return *asked;
-  if (f.info.op.hasTag(at::Tag::pointwise)) return strides_by_iterator(f, d, sizes);
+  const auto goes_along = [&](const Spec& s) { return !s || s->sizes == sizes; };
+  if (f.info.op.hasTag(at::Tag::pointwise) || std::all_of(d.in.begin(), d.in.end(), goes_along)) {
+    return strides_by_iterator(f, d, sizes);
+  }
   for (const Spec& s : d.in) {
     if (s && s->sizes == sizes) return strides_like(*s);
   }

@@ -74,7 +74,7 @@ void decide_each(const Frame& f, Decision& d) {
   if (!returns.empty()) {
     Result result{Result::Kind::list, {}, 0};
     for (const Spec* s : leaders) {
-      result.specs.emplace_back((*s)->layout, (*s)->sizes, (*s)->strides, 0, (*s)->dtype);
+      result.specs.push_back(s->fresh((*s)->layout));
     }
     d.results.push_back(std::move(result));
     d.out_layouts.push_back(replicated);

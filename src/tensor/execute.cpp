@@ -765,6 +765,18 @@ at::Tensor with_strides(at::Tensor t, const Shape& strides) {
   return make_tensor(impl, wanted, std::move(pieces));
 }
 
+/// A result with memory of its own: a formula may give an operand, or a view of one.
+at::Tensor with_own_memory(at::Tensor t, const Frame& f) {
+  const Pieces& pieces = impl_of(t).pieces();
+  for (const Frame::Tensor& operand : f.tensors) {
+    if (operand.impl == nullptr || operand.is_out) continue;
+    const Pieces& others = operand.impl->pieces();
+    if (operand.impl == &impl_of(t)) return t.clone();
+    if (!pieces.empty() && !others.empty() && pieces[0].is_alias_of(others[0])) return t.clone();
+  }
+  return t;
+}
+
 /// A result without terms on axes where the row has none.
 at::Tensor with_terms_of(at::Tensor t, const Layout& row, const Frame& f) {
   DistributedImpl& impl = impl_of(t);
@@ -869,7 +881,7 @@ void execute_formula(Frame& f, const Decision& d) {
       written.copy_(stack[r].toTensor());
       stack[r] = written;
     } else {
-      stack[r] = with_strides(stack[r].toTensor(), result.specs[0]->strides);
+      stack[r] = with_strides(with_own_memory(stack[r].toTensor(), f), result.specs[0]->strides);
     }
   }
   f.finish(std::move(stack));

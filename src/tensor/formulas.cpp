@@ -69,11 +69,13 @@ double precision_of(at::ScalarType type) {
 struct RowSquares : torch::autograd::Function<RowSquares> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             at::IntArrayRef dims) {
+    ctx->set_materialize_grads(false);
     ctx->save_for_backward({x});
     return at::linalg_vector_norm(x, 2, dims, /*keepdim=*/true).square();
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& grads) {
+    if (!grads[0].defined()) return {at::Tensor(), at::Tensor()};
     const at::Tensor x = ctx->get_saved_variables()[0];
     return {x * (grads[0] * 2 + 0), at::Tensor()};
   }
@@ -97,7 +99,7 @@ at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shap
   const at::Tensor mean_square =
       x.is_complex() ? x.square().mean(dims, true) : RowSquares::apply(x, dims).div(count);
   const at::Tensor out = x * mean_square.add(eps.value_or(precision_of(x.scalar_type()))).rsqrt();
-  return (weight && weight->defined() ? out * *weight : out).to(type);
+  return (weight && weight->defined() ? out * *weight : out).to(type).contiguous();
 }
 
 /// The gradient of cummax and cummin: each goes to the element that was the largest so far.
@@ -207,12 +209,14 @@ at::Tensor matrix_rank_above_tensor(const at::Tensor& self, const at::Tensor& to
 struct MatrixExp : torch::autograd::Function<MatrixExp> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& self) {
     const at::AutoDispatchBelowADInplaceOrView below;
+    context->set_materialize_grads(false);
     context->save_for_backward({self});
     return at::linalg_matrix_exp(self);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& grads) {
+    if (!grads[0].defined()) return {at::Tensor()};
     const at::Tensor self = context->get_saved_variables()[0].mH();
     const std::int64_t n = self.size(-1);
     const at::Tensor blocks =

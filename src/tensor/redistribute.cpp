@@ -90,7 +90,7 @@ Tensors pieces_of(const DistributedImpl& impl) {
 }
 
 at::Tensor made_of(const DistributedImpl& like, const Layout& layout, const Tensors& made) {
-  const Spec spec = like.spec().with(layout);
+  const Spec spec = like.spec().fresh(layout);
   Pieces pieces;
   for (std::size_t m = 0; m < made.size(); ++m) {
     // Writing to the result must not reach the tensor.

@@ -106,6 +106,12 @@ Spec Spec::with(at::ScalarType dtype) const {
   return dtype == d.dtype ? *this : Spec(d.layout, d.sizes, d.strides, d.offset, dtype);
 }
 
+Spec Spec::fresh(const Layout& layout) const {
+  const SpecData& d = **this;
+  const bool dense = d.offset == 0 && d.geometry.dense;
+  return dense ? with(layout) : Spec(layout, d.sizes, strides_like(d), 0, d.dtype);
+}
+
 std::string Spec::to_string() const {
   const SpecData& d = **this;
   // The text form of the type, with whatever name the dtype has.
@@ -139,6 +145,10 @@ Shape strides_in_order_of(const Shape& sizes, const SpecData& like) {
 
 Shape dense_strides(const Shape& sizes, const Shape& strides) {
   return to_shape(at::infer_dense_strides(to_ref(sizes), to_ref(strides)));
+}
+
+Shape strides_like(const SpecData& like) {
+  return like.contiguous ? contiguous_strides(like.sizes) : dense_strides(like.sizes, like.strides);
 }
 
 Spec spec_of(const at::TensorBase& whole, const Layout& layout) {

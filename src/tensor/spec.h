@@ -77,6 +77,8 @@ class Spec {
   /// The same, laid out otherwise; or with another dtype.
   Spec with(const Layout& layout) const;
   Spec with(at::ScalarType dtype) const;
+  /// Of a new tensor with the same dimensions in memory, without gaps, that is laid out so.
+  Spec fresh(const Layout& layout) const;
 
   /// `f32[8@dp, 4]`.
   std::string to_string() const;
@@ -102,6 +104,8 @@ Shape strides_in_order_of(const Shape& sizes, const SpecData& like);
 /// Dense strides for a tensor of these sizes that follows one with these strides, as ATen gives
 /// them: an expanded dimension, whose stride is 0, stays where it is among the others.
 Shape dense_strides(const Shape& sizes, const Shape& strides);
+/// Those of what follows one tensor.
+Shape strides_like(const SpecData& like);
 
 inline Shape to_shape(at::IntArrayRef values) {
   return Shape(std::span<const std::int64_t>(values.data(), values.size()));

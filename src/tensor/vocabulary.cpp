@@ -34,6 +34,7 @@ class CutCrossEntropy : public torch::autograd::Function<CutCrossEntropy> {
     const auto [loss, total] =
         image ? at::nll_loss2d_forward(logs, target, weight, reduction, ignore_index)
               : at::nll_loss_forward(logs, target, weight, reduction, ignore_index);
+    context->set_materialize_grads(false);
     context->save_for_backward({self, target, weight.value_or(at::Tensor()), logs, total});
     context->saved_data["reduction"] = reduction;
     context->saved_data["ignore_index"] = ignore_index;
@@ -42,6 +43,7 @@ class CutCrossEntropy : public torch::autograd::Function<CutCrossEntropy> {
 
   static torch::autograd::variable_list backward(Context* context,
                                                  torch::autograd::variable_list grads) {
+    if (!grads[0].defined()) return {{}, {}, {}, {}, {}};
     const auto saved = context->get_saved_variables();
     const at::Tensor& self = saved[0];
     const std::int64_t reduction = context->saved_data["reduction"].toInt();
@@ -75,6 +77,7 @@ class CutEmbedding : public torch::autograd::Function<CutEmbedding> {
 
   static at::Tensor forward(Context* context, const at::Tensor& table, const at::Tensor& indices,
                             std::int64_t padding_idx) {
+    context->set_materialize_grads(false);
     context->save_for_backward({indices});
     context->saved_data["padding"] = padding_idx;
     // Its layout is all that is needed; a write to it in between does not matter.
@@ -85,6 +88,7 @@ class CutEmbedding : public torch::autograd::Function<CutEmbedding> {
 
   static torch::autograd::variable_list backward(Context* context,
                                                  torch::autograd::variable_list grads) {
+    if (!grads[0].defined()) return {{}, {}, {}};
     const at::Tensor indices = context->get_saved_variables()[0];
     const std::int64_t padding = context->saved_data["padding"].toInt();
     at::Tensor grad = grads[0];
