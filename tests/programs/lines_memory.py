@@ -152,7 +152,8 @@ def joined(d):
 def stacked(d):
     x = d.value(lambda t: t.dim() <= 3)
     t = d.at(x)
-    form = d.one(f"stack([{{}}, {{}}], {d.chance.randrange(t.dim() + 1)})", "hstack([{}, {}])", "vstack([{}, {}])", "dstack([{}, {}])")
+    stack = f"stack([{{}}, {{}}], {d.chance.randrange(t.dim() + 1)})"
+    form = d.one(stack, "hstack([{}, {}])", "vstack([{}, {}])", "dstack([{}, {}])")
     return f"{d.new()} = torch." + form.format(x, d.like(t))
 
 
@@ -194,7 +195,8 @@ def complex_values(d):
 @kind()
 def copied(d):
     x = d.value()
-    forms = [".clone()", ".contiguous()", ".detach()", ".detach().clone()", ".clone(memory_format=torch.preserve_format)"]
+    forms = [".clone()", ".contiguous()", ".detach()", ".detach().clone()"]
+    forms += [".clone(memory_format=torch.preserve_format)"]
     if d.at(x).dim() == 4:
         forms += [".contiguous(memory_format=torch.channels_last)", ".to(memory_format=torch.channels_last)"] * 2
     return f"{d.new()} = {x}{d.one(*forms)}"
@@ -218,8 +220,8 @@ def moved(d):
 def made_like(d):
     x = d.value(lambda t: t.dim() >= 1)
     form = d.one(
-        "torch.zeros_like({})", "torch.ones_like({}, dtype=torch.float64)", "{}.new_full((2, 3), 1.5)", "{}.new_zeros(3)",
-        "torch.full_like({}, 2)", "{}.new_ones((1,))", "torch.zeros_like({}, dtype=torch.long)",
+        "torch.zeros_like({})", "torch.ones_like({}, dtype=torch.float64)", "{}.new_full((2, 3), 1.5)",
+        "{}.new_zeros(3)", "torch.full_like({}, 2)", "{}.new_ones((1,))", "torch.zeros_like({}, dtype=torch.long)",
     )  # fmt: skip
     return f"{d.new()} = " + form.format(x)
 
@@ -227,8 +229,8 @@ def made_like(d):
 # ---- writes -----------------------------------------------------------------------------------
 
 IN_PLACE = (
-    "mul_(0.5) add_(1) neg_() tanh_() zero_() fill_(0.7) fill_(-2) clamp_(-1,1) sin_() abs_() relu_() sub_(0.25) sigmoid_() "
-    "div_(2) sub_(100).div_(50) mul_(-1) copysign_(-1.) floor_() cos_()"
+    "mul_(0.5) add_(1) neg_() tanh_() zero_() fill_(0.7) fill_(-2) clamp_(-1,1) sin_() abs_() relu_() sub_(0.25) "
+    "sigmoid_() div_(2) sub_(100).div_(50) mul_(-1) copysign_(-1.) floor_() cos_()"
 ).split()
 
 
@@ -240,8 +242,9 @@ def written(d):
         return f"{x}.{d.one(*IN_PLACE)}"
     y = d.broadcast_with(t, into=True)
     return f"{x}." + d.one(
-        f"add_({y})", f"mul_({y})", f"copy_({y})", f"sub_({y}, alpha=2)", f"copy_({y})", f"masked_fill_({y} > 0.2, 0.5)",
-        f"addcmul_({y}, {y})", f"lerp_({y}, 0.3)", "cumsum_(0)", "tril_()", f"masked_fill_({x} > 0.2, 0.5)",
+        f"add_({y})", f"mul_({y})", f"copy_({y})", f"sub_({y}, alpha=2)", f"copy_({y})",
+        f"masked_fill_({y} > 0.2, 0.5)", f"addcmul_({y}, {y})", f"lerp_({y}, 0.3)", "cumsum_(0)", "tril_()",
+        f"masked_fill_({x} > 0.2, 0.5)",
         "fill_diagonal_(2.)", f"clamp_(max={y})", "squeeze_()", "unsqueeze_(0)", "transpose_(0, -1)", "t_()",
     )  # fmt: skip
 
@@ -286,10 +289,11 @@ def written_through(d):
     size = t.shape[dim]
     if size == 0:
         raise Unfit
+    at = d.chance.randrange(size)
     view = d.one(
-        f"select({dim}, {d.chance.randrange(size)})", "transpose(0, -1)", f"narrow({dim}, {d.chance.randrange(size)}, 1)",
-        "reshape(-1)", "view(-1)", "flatten()", "diagonal()", f"unsqueeze({dim})", f"unbind({dim})[{d.chance.randrange(size)}]",
-        f"chunk(2, {dim})[-1]", f"split({-(-size // 2)}, {dim})[0]", "t()", "squeeze()", f"unfold({dim}, {size}, 1)", "detach()",
+        f"select({dim}, {at})", "transpose(0, -1)", f"narrow({dim}, {at}, 1)", "reshape(-1)", "view(-1)", "flatten()",
+        "diagonal()", f"unsqueeze({dim})", f"unbind({dim})[{at}]", f"chunk(2, {dim})[-1]",
+        f"split({-(-size // 2)}, {dim})[0]", "t()", "squeeze()", f"unfold({dim}, {size}, 1)", "detach()",
     )  # fmt: skip
     return f"{x}.{view}.{d.one(*IN_PLACE)}"
 
@@ -302,6 +306,7 @@ def rows_written(d):
     size = t.shape[dim]
     picks = [d.chance.randrange(size), d.chance.randrange(size)]
     distinct = sorted(set(picks))
+    first = sorted({pick % t.shape[0] for pick in picks})
     where = f"torch.tensor({distinct})"
     source = f"{x}.detach().clone().index_select({dim}, torch.tensor({distinct[::-1]}))"
     sizes = [1] * t.dim()
@@ -314,7 +319,7 @@ def rows_written(d):
         f"scatter_({dim}, {index}, {source})",
         f"scatter_({dim}, {index}, {d.number()})",
         f"scatter_add_({dim}, {index}, {source})",
-        f"index_put_((torch.tensor({[p % t.shape[0] for p in distinct]}),), torch.tensor(1.5, dtype=torch.float64), accumulate={d.one(True, False)})",
+        f"index_put_((torch.tensor({first}),), weight(1)[0], accumulate={d.one(True, False)})",
         f"masked_scatter_({x} > 0, {x}.detach().clone())",
         f"select({dim}, {picks[0]}).copy_({x}.select({dim}, {picks[1]}).clone())",
     )
@@ -342,9 +347,10 @@ def lists_written(d):
 def lists(d):
     x, y = d.real(), d.real()
     form = d.one(
-        "torch._foreach_mul([{}, {}], 2.)", "torch._foreach_norm([{}, {}])", "torch._foreach_add([{0}, {1}], [{0}, {1}])",
-        "torch._foreach_abs([{}, {}])", "torch._foreach_lerp([{0}, {1}], [{0}, {1}], 0.3)", "torch._foreach_max([{}, {}])",
-        "torch._foreach_addcmul([{0}, {1}], [{0}, {1}], [{0}, {1}])", "torch._foreach_norm([{}, {}], 1)",
+        "torch._foreach_mul([{}, {}], 2.)", "torch._foreach_norm([{}, {}])", "torch._foreach_abs([{}, {}])",
+        "torch._foreach_add([{0}, {1}], [{0}, {1}])", "torch._foreach_lerp([{0}, {1}], [{0}, {1}], 0.3)",
+        "torch._foreach_max([{}, {}])", "torch._foreach_addcmul([{0}, {1}], [{0}, {1}], [{0}, {1}])",
+        "torch._foreach_norm([{}, {}], 1)",
     )  # fmt: skip
     return f"{d.new()}, {d.new()} = " + form.format(x, y)
 
@@ -356,8 +362,9 @@ def into_out(d):
     t = d.at(x)
     source = f"{x}.detach()" if t.requires_grad else x
     call = d.one(
-        f"torch.{d.one('add', 'mul', 'sub')}({source}, {d.one('2', source)}, out={{}})", f"torch.neg({source}, out={{}})",
-        f"torch.sin({source}, out={{}})", f"torch.clamp({source}, -0.5, 0.5, out={{}})", f"torch.maximum({source}, -{source}, out={{}})",
+        f"torch.{d.one('add', 'mul', 'sub')}({source}, {d.one('2', source)}, out={{}})",
+        f"torch.neg({source}, out={{}})", f"torch.sin({source}, out={{}})",
+        f"torch.clamp({source}, -0.5, 0.5, out={{}})", f"torch.maximum({source}, -{source}, out={{}})",
     )  # fmt: skip
     if d.often(0.5):
         return call.format(d.value(lambda u: u.dtype == t.dtype and not u.requires_grad and u.shape == t.shape))

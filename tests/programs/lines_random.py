@@ -28,8 +28,9 @@ def drawn(d):
     if d.random == "default":
         forms += [
             f"nn.dropout({x}, 0.5)", f"nn.dropout({x}, 0.5)", f"torch.rand_like({x})", f"torch.randn_like({x})",
-            f"torch.randint_like({x}, 5)", f"nn.alpha_dropout({x}, 0.5, training=True)", f"nn.rrelu({x}, training=True)",
-            f"nn.gumbel_softmax({x}.reshape(-1))", f"torch._sample_dirichlet({rates}.reshape(-1))", f"nn.dropout({x}.mT, 0.3)",
+            f"torch.randint_like({x}, 5)", f"nn.alpha_dropout({x}, 0.5, training=True)",
+            f"nn.rrelu({x}, training=True)", f"nn.gumbel_softmax({x}.reshape(-1))",
+            f"torch._sample_dirichlet({rates}.reshape(-1))", f"nn.dropout({x}.mT, 0.3)",
             f"torch.randn_like({x}, dtype=torch.float32)", f"nn.feature_alpha_dropout({x}, 0.5, training=True)",
             f"nn.dropout2d({x}, 0.5)", f"nn.dropout1d({x}, 0.5)",
             f"nn.scaled_dot_product_attention({x}, {x}, {x}, dropout_p=0.4)",
@@ -38,7 +39,10 @@ def drawn(d):
     return f"{d.new()} = {d.one(*forms)}"
 
 
-FILLS = "normal_(0., 1.{}) uniform_(0., 1.{}) bernoulli_(0.5{}) exponential_(1.{}) cauchy_(0., 1.{}) geometric_(0.4{}) log_normal_(1., 2.{}) random_(0, 7{})"
+FILLS = [
+    "normal_(0., 1.{})", "uniform_(0., 1.{})", "bernoulli_(0.5{})", "exponential_(1.{})", "cauchy_(0., 1.{})",
+    "geometric_(0.4{})", "log_normal_(1., 2.{})", "random_(0, 7{})",
+]  # fmt: skip
 
 
 @kind(3, random=True)
@@ -46,8 +50,7 @@ def filled(d):
     x = d.writable(lambda t: t.dtype == F64)
     t = d.at(x)
     view = d.one("", "", ".t()", ".reshape(-1)", "[..., ::2]", "[..., :1]", ".select(0, 0)" if t.dim() else "")
-    fill = d.chance.choice(FILLS.replace(", ", ",").split()).replace(",", ", ").format(source(d))
-    return f"{x}{view}.{fill}"
+    return f"{x}{view}.{d.one(*FILLS).format(source(d))}"
 
 
 @kind(1, random=True)

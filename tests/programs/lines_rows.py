@@ -147,7 +147,8 @@ def into_out(d, chosen, operands):
         check_apart(d, chosen, [out], operands)
     except Unfit:
         out = d.new()
-        like = next((name for name in d.values if d.at(name).shape == result.shape and d.at(name).is_contiguous()), None)
+        alike = [name for name in d.values if d.at(name).shape == result.shape and d.at(name).is_contiguous()]
+        like = alike[0] if alike else None
         sizes = f"{d.values[0]}.new_zeros({list(result.shape)}, dtype={result.dtype})"
         made = f"{out} = " + (f"torch.zeros_like({like}, dtype={result.dtype}); " if like else f"{sizes}; ")
     return f"{made}with_no_grad(lambda: {chosen.call(operands, chosen.written_out, f', out={out}')})"

@@ -4,14 +4,18 @@ from draft import Unfit, kind
 import torch
 
 UNARY = (
-    "sin cos tanh abs neg sigmoid relu square sign erf atan floor frac nan_to_num exp2().clamp(max=9) sinh().clamp(-3,3) "
-    "ceil round trunc asinh expm1().clamp(max=9) rsqrt().nan_to_num(0,0,0) positive logical_not isnan signbit"
+    "sin cos tanh abs neg sigmoid relu square sign erf atan floor frac nan_to_num exp2().clamp(max=9) "
+    "sinh().clamp(-3,3) ceil round trunc asinh expm1().clamp(max=9) rsqrt().nan_to_num(0,0,0) positive "
+    "logical_not isnan signbit"
 ).split()
-ACTIVATIONS = "gelu silu softplus elu leaky_relu hardtanh logsigmoid selu mish hardswish softsign tanhshrink celu relu6".split()
+ACTIVATIONS = (
+    "gelu silu softplus elu leaky_relu hardtanh logsigmoid selu mish hardswish softsign tanhshrink celu relu6"
+).split()
 BINARY = [
     "{} + {}", "{} - {}", "{} * {}", "torch.maximum({}, {})", "torch.minimum({}, {})", "{} / ({}.abs() + 1)",
     "torch.atan2({}, {} + 3)", "torch.hypot({}, {} + 3)", "torch.add({}, {}, alpha=2)", "torch.lerp({}, {}, 0.3)",
-    "torch.fmod({}, {}.abs() + 1)", "torch.where({} > 0, {}, 0.5)", "torch.logaddexp({}, {})", "{} > {}", "torch.copysign({}, {} + 3)",
+    "torch.fmod({}, {}.abs() + 1)", "torch.where({} > 0, {}, 0.5)", "torch.logaddexp({}, {})", "{} > {}",
+    "torch.copysign({}, {} + 3)",
 ]  # fmt: skip
 
 
@@ -34,8 +38,8 @@ def binary(d):
 
 @kind()
 def with_number(d):
-    form = d.one("{} * {}", "{} + {}", "{} - {}", "{} / {}", "{1} - {0}", "{1} / ({0}.abs() + 1)", "{} ** 2", "({} > {})")
-    return f"{d.new()} = " + form.format(d.real(), d.number())
+    forms = ["{} * {}", "{} + {}", "{} - {}", "{} / {}", "{1} - {0}", "{1} / ({0}.abs() + 1)", "{} ** 2", "({} > {})"]
+    return f"{d.new()} = " + d.one(*forms).format(d.real(), d.number())
 
 
 @kind()
@@ -131,7 +135,7 @@ def norm(d):
 def along(d):
     x = d.real(1)
     dim = d.dim(d.at(x))
-    name = d.one("softmax", "log_softmax", "cumsum", "cumprod", "logcumsumexp", "softmin", "normalize", "diff", "renorm")
+    name = d.one(*"softmax log_softmax cumsum cumprod logcumsumexp softmin normalize diff renorm".split())
     if name in ("softmin", "normalize"):
         return f"{d.new()} = nn.{name}({x}, dim={dim})"
     if name == "renorm":
@@ -224,7 +228,8 @@ def scatter(d):
     t = d.at(x)
     dim = d.chance.randrange(t.dim())
     size = t.shape[dim]
-    name = d.one("index_add", "index_copy", "index_fill", "scatter_add", "scatter", "scatter_reduce", "index_put", "select", "slice", "diagonal")
+    names = "index_add index_copy index_fill scatter_add scatter scatter_reduce index_put select slice diagonal"
+    name = d.one(*names.split())
     where = positions(d, size, repeated=name in ("index_add", "scatter_add", "scatter_reduce"))
     source = f"{x}.index_select({dim}, {where})"
     if name in ("index_add", "index_copy"):
@@ -232,9 +237,11 @@ def scatter(d):
     if name == "index_fill":
         return f"{d.new()} = {x}.index_fill({dim}, {where}, {d.number()})"
     if name == "index_put":
-        return f"{d.new()} = {x}.index_put(({where} % {t.shape[0]},), torch.tensor(1.5, dtype=torch.float64), accumulate={d.one(True, False)})"
+        rest = f"torch.tensor(1.5, dtype=torch.float64), accumulate={d.one(True, False)}"
+        return f"{d.new()} = {x}.index_put(({where} % {t.shape[0]},), {rest})"
     if name == "select":
-        return f"{d.new()} = {x}.select_scatter({x}.select({dim}, {d.chance.randrange(size)}).cos(), {dim}, {d.chance.randrange(size)})"
+        one, other = d.chance.randrange(size), d.chance.randrange(size)
+        return f"{d.new()} = {x}.select_scatter({x}.select({dim}, {one}).cos(), {dim}, {other})"
     if name == "diagonal":
         return f"{d.new()} = {x}.diagonal_scatter({x}.diagonal(0, 0, 1).cos(), 0, 0, 1)"
     if name == "slice":
@@ -244,7 +251,8 @@ def scatter(d):
     sizes = [1] * t.dim()
     sizes[dim] = -1
     index = f"{where}.reshape({sizes}).expand_as({source})"
-    rest = f", '{d.one('sum', 'amax', 'mean', 'amin')}', include_self={d.one(True, False)}" if name == "scatter_reduce" else ""
+    how = f", '{d.one('sum', 'amax', 'mean', 'amin')}', include_self={d.one(True, False)}"
+    rest = how if name == "scatter_reduce" else ""
     return f"{d.new()} = {x}.{name}({dim}, {index}, {source}.cos(){rest})"
 
 
@@ -252,9 +260,14 @@ def scatter(d):
 def whole_numbers(d):
     x = d.value(lambda t: t.dtype in (torch.long, torch.int32, torch.bool))
     if d.at(x).dtype == torch.bool:
-        return f"{d.new()} = {x}" + d.one(".logical_not()", ".any()", ".all()", ".sum()", ".long()", " ^ True", ".cumsum(0)", ".double()")
-    forms = " + 1| * 2| // 2|.remainder(3)|.sum()|.bitwise_and(1)| % 2 == 0|.cumsum(0)|.flip(0)|.max()|.unique()|.sort(0).values| / 2| << 1|.clamp(0, 2)|.prod()|.amax()|.double()"
-    return f"{d.new()} = {x}" + d.one(*forms.split("|"))
+        forms = [".logical_not()", ".any()", ".all()", ".sum()", ".long()", " ^ True", ".cumsum(0)", ".double()"]
+    else:
+        forms = [
+            " + 1", " * 2", " // 2", ".remainder(3)", ".sum()", ".bitwise_and(1)", " % 2 == 0", ".cumsum(0)",
+            ".flip(0)", ".max()", ".unique()", ".sort(0).values", " / 2", " << 1", ".clamp(0, 2)", ".prod()", ".amax()",
+            ".double()",
+        ]  # fmt: skip
+    return f"{d.new()} = {x}" + d.one(*forms)
 
 
 @kind()
@@ -344,9 +357,14 @@ def attention(d):
     rest = f"is_causal={d.one(True, False)}"
     if t.dim() == 4 and d.often(0.6):
         heads = t.shape[1]
-        y = d.real(4, 4, lambda u: u.shape[0] in (1, t.shape[0]) and u.shape[-1] == t.shape[-1] and u.shape[1] in (1, heads) and u.numel() > 0)
-        shared = f"{y}[:, :1].expand({t.shape[0]}, {heads}, -1, -1)"
-        return f"{d.new()} = nn.scaled_dot_product_attention({x}, {shared}, {d.one(shared, shared + '.cos()', shared)}, {rest})"
+
+        def fits(u):
+            alike = u.shape[0] in (1, t.shape[0]) and u.shape[1] in (1, heads) and u.shape[-1] == t.shape[-1]
+            return alike and u.numel() > 0
+
+        keys = f"{d.real(4, 4, fits)}[:, :1].expand({t.shape[0]}, {heads}, -1, -1)"
+        values = d.one(keys, f"{keys}.cos()", keys)
+        return f"{d.new()} = nn.scaled_dot_product_attention({x}, {keys}, {values}, {rest})"
     y = d.like(t)
     return f"{d.new()} = nn.scaled_dot_product_attention({x}, {y}, {d.one(x, y)}, {rest})"
 
@@ -369,20 +387,21 @@ def class_loss(d):
     x = d.real(2, 2)
     t = d.at(x)
     classes = d.value(lambda u: u.dtype == torch.long and u.dim() == 1 and u.shape[0] == t.shape[0])
+    given = f"{x}, {classes}.remainder({t.shape[1]})"
     how = f"reduction='{d.one('mean', 'sum', 'none')}'"
     return f"{d.new()} = " + d.one(
-        f"nn.cross_entropy({x}, {classes}.remainder({t.shape[1]}), {how})",
-        f"nn.cross_entropy({x}, {classes}.remainder({t.shape[1]}), weight({t.shape[1]}).abs(), label_smoothing=0.1, {how})",
-        f"nn.cross_entropy({x}, {classes}.remainder({t.shape[1]}), ignore_index=0, {how})",
-        f"nn.nll_loss({x}, {classes}.remainder({t.shape[1]}), {how})",
-        f"nn.multi_margin_loss({x}, {classes}.remainder({t.shape[1]}), {how})",
+        f"nn.cross_entropy({given}, {how})",
+        f"nn.cross_entropy({given}, weight({t.shape[1]}).abs(), label_smoothing=0.1, {how})",
+        f"nn.cross_entropy({given}, ignore_index=0, {how})",
+        f"nn.nll_loss({given}, {how})",
+        f"nn.multi_margin_loss({given}, {how})",
     )
 
 
 @kind()
 def pair_loss(d):
     x = d.real()
-    name = d.one("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits", "soft_margin_loss", "kl_div")
-    return f"{d.new()} = nn.{name}({x}, {d.like(d.at(x))}, reduction='{d.one('mean', 'sum', 'none')}')"
+    names = "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits soft_margin_loss kl_div"
+    return f"{d.new()} = nn.{d.one(*names.split())}({x}, {d.like(d.at(x))}, reduction='{d.one('mean', 'sum', 'none')}')"
 
 

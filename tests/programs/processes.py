@@ -1,8 +1,9 @@
 """Programs on processes, one for each rank, and the same in lockstep beside them.
 
-All ranks make the program from its seed, run it as check.py does in lockstep, and compare with the reference. They agree
-on which line is refused, and one of them compares what is left with a lockstep run: layouts, and values, bit by bit
-where processes add in the order of ranks as lockstep does. After a crash or a hang new processes go on with the next.
+All ranks make the program from its seed, run it as check.py does in lockstep, and compare with the reference. They
+agree on which line is refused, and one of them compares what is left with a lockstep run: layouts, and values, bit by
+bit where processes add in the order of ranks as lockstep does. After a crash or a hang new processes go on with the
+next program.
 """
 
 import contextlib
@@ -138,9 +139,10 @@ class Team:
         self.ranks = [workers.Child(rank_body(rank, options, jobs, port, seconds)) for rank in range(options.ranks)]
         self.count, self.at = len(jobs), 0
         self.records = [{} for _ in self.ranks]
-        self.failures, self.finished = {}, set()
+        self.failures, self.begun, self.finished = {}, set(), set()
 
     def hear(self, rank, report):
+        self.begun.add(rank)
         if "record" in report:
             self.records[rank][report["number"]] = report["record"]
         elif "failed" in report:
@@ -202,8 +204,8 @@ def merged(records):
     return worst
 
 
-def fails_on(options):
-    """Whether a smaller program is wrong on processes too, crashes or hangs there."""
+def fails_on(options, kind):
+    """Whether a smaller program fails in the same way on processes."""
 
     def fails(program):
         try:
@@ -212,16 +214,18 @@ def fails_on(options):
         except (run.Invalid, run.LineError, SyntaxError):
             return False
         team = Team(options, [program], SHRINKING_WORLD_SECONDS)
-        return any(len(outcome) == 3 or outcome[1]["kind"] == "wrong" for outcome in list(team.outcomes()))
+        ends = [each[1] if len(each) == 3 else each[1]["kind"] for each in team.outcomes()]
+        # Processes that a busy machine did not let meet say nothing.
+        return ends == [kind] and team.begun == set(range(options.ranks))
 
     return fails
 
 
 def shrunk(record, program, options):
-    """The record of a finding with a smaller program; in lockstep where that shows it too, which is quicker."""
+    """The record of a finding with a smaller program."""
     if not options.shrink or options.seen[record["signature"]] >= 2:
         return record
-    fails = fails_on(options)
+    fails = fails_on(options, record["kind"])
     smaller = shrink.shrink(program, fails, max(options.shrink, SHRINK_SECONDS)) if fails(program) else program
     return record | {"program": str(smaller)}
 

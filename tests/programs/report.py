@@ -5,7 +5,8 @@ import re
 
 import rows
 
-TYPES = re.compile(r"\b(?:f64|f32|f16|bf16|i64|i32|u8|bool|b1|c128|c64)\[[^\]]*\](?: ?P\([\w:]+\)@\w+)*(?: on \[[^\]]*\])?")
+DTYPE = r"\b(?:f64|f32|f16|bf16|i64|i32|u8|bool|b1|c128|c64)"
+TYPES = re.compile(DTYPE + r"\[[^\]]*\](?: ?P\([\w:]+\)@\w+)*(?: on \[[^\]]*\])?")
 
 
 def normalized(text):
@@ -25,7 +26,7 @@ class Report:
 
     def add(self, record):
         """What one program came to, as check.py's workers say it."""
-        self.counts.update(programs=1, lines=record["lines"], stale=record["stale"], undetermined=record["undetermined"])
+        self.counts.update(programs=1, **{name: record[name] for name in ("lines", "stale", "undetermined")})
         self.counts[record["kind"]] += 1
         self.rows.update(record["rows"])
         for line, text, stale in record["refusals"]:
@@ -61,7 +62,8 @@ class Report:
         called = sum(1 for name in table if self.rows[name])
         share = 100 * c["refused"] / max(1, c["lines"])
         return (
-            f"{c['programs']} programs, {c['lines']} lines: {c['wrong']} wrong, {c['refused']} lines refused ({share:.3f} %), "
-            f"{c['stale']} stale, {c['hang']} hang, {c['crash']} crash, {c['undetermined']} undetermined values, "
+            f"{c['programs']} programs, {c['lines']} lines: {c['wrong']} wrong, "
+            f"{c['refused']} lines refused ({share:.3f} %), {c['stale']} stale, {c['hang']} hang, "
+            f"{c['crash']} crash, {c['undetermined']} undetermined values, "
             f"{c['invalid']} invalid; {called} of {len(table)} rows called"
         )

@@ -100,8 +100,9 @@ def fewer_axes(program):
             return ",".join(places[:axis] + places[axis + 1 :])
 
         kept = tuple(dataclasses.replace(each, layout=without(each.layout)) for each in program.inputs)
-        lines = [re.sub(r"(?<=move\()(\w+), '([^']*)'", lambda f: f"{f[1]}, '{without(f[2])}'", line) for line in program.lines]
-        yield program.change(mesh=mesh, inputs=kept, lines=tuple(lines))
+        moves = re.compile(r"(?<=move\()(\w+), '([^']*)'")
+        lines = tuple(moves.sub(lambda f: f"{f[1]}, '{without(f[2])}'", line) for line in program.lines)
+        yield program.change(mesh=mesh, inputs=kept, lines=lines)
 
 
 def smaller_axes(program):
@@ -159,6 +160,6 @@ def smaller_sizes(program):
 
 
 STEPS = [
-    fewer_lines, fewer_axes, bypassed_lines, fewer_terms, fewer_inputs, fewer_gradients, simpler_layouts, simpler_lines, smaller_axes, simpler_values,
-    smaller_sizes,
+    fewer_lines, fewer_axes, bypassed_lines, fewer_terms, fewer_inputs, fewer_gradients, simpler_layouts, simpler_lines,
+    smaller_axes, simpler_values, smaller_sizes,
 ]  # fmt: skip

@@ -52,11 +52,21 @@ def layer_norm_statistics():
     """Mean and deviation are read as if they were contiguous."""
     x = values(3, 4)
     mean = values(3, 2)[:, :1]
-    results = [
+    return [
         torch.ops.aten.native_layer_norm_backward(x, x, [4], m, mean.contiguous(), None, None, [True, False, False])[0]
         for m in (mean, mean.contiguous())
     ]
-    return results
+
+
+@difference("native_group_norm_backward", avoided=STRIDED)
+def group_norm_statistics():
+    """The same of groups."""
+    x = values(2, 3, 4)
+    mean = values(2, 4)[:, :3]
+    return [
+        torch.ops.aten.native_group_norm_backward(x, x, m, values(2, 3), None, 2, 3, 4, 3, [True, False, False])[0]
+        for m in (mean, mean.contiguous())
+    ]
 
 
 @difference("binary_cross_entropy", avoided=OUT)
