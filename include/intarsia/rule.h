@@ -153,8 +153,14 @@ struct RuleOptions {
   /// The order in which results have their dimensions in memory, where it is always the same, as
   /// far as they have these dimensions; not for result 0 where that follows the operands.
   std::vector<std::int8_t> memory_order = {};
-  /// Results are channels last where all operands of as many dimensions are, or the first one is.
-  enum class Format : std::uint8_t { contiguous, of_first, of_all } format = Format::contiguous;
+  /// Results are channels last where all operands of as many dimensions are, or the first one is,
+  /// or one of the first two.
+  enum class Format : std::uint8_t {
+    contiguous,
+    of_first,
+    of_all,
+    of_any
+  } format = Format::contiguous;
   LocalForm form = LocalForm::same;
   /// The op runs on pieces without elements too, and must: another operand is a term of the result.
   bool runs_empty = false;

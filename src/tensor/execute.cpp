@@ -127,6 +127,11 @@ class Run {
         for (at::Tensor& p : pieces_[i]) p = p.clone();
       }
     }
+    if (f_.info.base_name == "view_as_real" && !d_.moves_view && is_conjugated(pieces_[0])) {
+      // Numbers of their own, which write through: a view of them cannot be lazily conjugated.
+      for (at::Tensor& p : pieces_[0]) p = p.resolve_conj();
+      moved_ = make_tensor(*f_.tensors[0].impl, d_.in[0], pieces_[0]);
+    }
     if (d_.moves_view) {
       const Frame::Tensor& self = f_.tensors[0];
       // A copy of its own: writes to the view must not reach what the state remembers.
@@ -134,6 +139,8 @@ class Run {
       moved_ = make_tensor(*self.impl, d_.in[0].with(d_.layouts[0]), pieces_[0]);
     }
   }
+
+  static bool is_conjugated(const Pieces& pieces) { return !pieces.empty() && pieces[0].is_conj(); }
 
   /// What a local op writes for out=: it takes the sizes that the op gives. Where the memory format
   /// of the result is that of an operand, it has them already, in the order that out= has: some ops
@@ -605,7 +612,7 @@ class Run {
     const bool is_view = f_.info.family == Family::view;
     for (const at::Tensor& p : local) pieces.push_back(is_view ? p : in_order(p, *spec));
     at::Tensor out = make_tensor(*f_.lead, spec, std::move(pieces));
-    if (is_view) share_extra(f_, out, d_.moves_view ? &moved_ : nullptr, in_list);
+    if (is_view) share_extra(f_, out, moved_.defined() ? &moved_ : nullptr, in_list);
     return out;
   }
 
@@ -887,7 +894,8 @@ void execute_formula(Frame& f, const Decision& d) {
   f.finish(std::move(stack));
 }
 
-std::shared_ptr<Extra::Window> window_of(const DistributedImpl& base, const at::Tensor& moved) {
+std::shared_ptr<Extra::Window> window_of(DistributedImpl& base, const at::Tensor& moved) {
+  if (base.spec()->partial) base.memory();  // the snapshot shall share it
   const auto& versions = base.version_counter();
   return std::make_shared<Extra::Window>(
       Extra::Window{base.snapshot(), moved, versions.enabled() ? versions.current_version() : 0});

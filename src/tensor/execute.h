@@ -16,7 +16,7 @@ void execute_simple(Frame& frame, const Decision& decision);
 void execute_formula(Frame& frame, const Decision& decision);
 
 /// For a view whose elements had to be moved: `moved` holds all elements of `base`.
-std::shared_ptr<Extra::Window> window_of(const DistributedImpl& base, const at::Tensor& moved);
+std::shared_ptr<Extra::Window> window_of(DistributedImpl& base, const at::Tensor& moved);
 
 /// After a write to a view whose elements had been moved: brings them to its base.
 void write_through(DistributedImpl& view, std::string_view op);

@@ -99,7 +99,9 @@ at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shap
   const at::Tensor mean_square =
       x.is_complex() ? x.square().mean(dims, true) : RowSquares::apply(x, dims).div(count);
   const at::Tensor out = x * mean_square.add(eps.value_or(precision_of(x.scalar_type()))).rsqrt();
-  return (weight && weight->defined() ? out * *weight : out).to(type).contiguous();
+  return (weight && weight->defined() ? out * *weight : out)
+      .to(type)
+      .contiguous(input.suggest_memory_format());
 }
 
 /// The gradient of cummax and cummin: each goes to the element that was the largest so far.

@@ -135,6 +135,9 @@ class Draft:
         if not tensor.is_floating_point():
             term = "sum" if tensor.is_complex() else self.one("sum", "max")
         partial = tensor.dtype not in (torch.bool, torch.uint8)
+        if tensor.is_floating_point() and (tensor == 0).any():
+            # Terms that cancel leave what they are rounded by, which a division by nearly nothing makes large.
+            term = self.one("max", "min")
         for _ in self.mesh:
             draw = self.chance.random()
             if dims and draw < 0.5:
@@ -151,7 +154,7 @@ class Draft:
         """Sometimes, which of several axes that shard a dimension comes first."""
         by_dim = {}
         for (name, _), place in zip(self.mesh, places):
-            if found := re.fullmatch(r"S\((\d+)\)", place):
+            if found := re.fullmatch(r"SS?\((\d+)(?:,\d+)?\)", place):
                 by_dim.setdefault(found[1], []).append(name)
         orders = []
         for dim, names in by_dim.items():

@@ -12,7 +12,9 @@ def tracked(d, fits=lambda t: True):
 
 @kind(0.7)
 def hook(d):
-    return f"{tracked(d)}.register_hook(lambda q: {d.one('q * 0.5', 'q.clone()', 'q + 1', 'None')})"
+    # Not of views: torch itself crashes where the view was written through a detached copy.
+    x = tracked(d, lambda t: not t._is_view())
+    return f"{x}.register_hook(lambda q: {d.one('q * 0.5', 'q.clone()', 'q + 1', 'None')})"
 
 
 @kind(0.5)
@@ -69,7 +71,9 @@ def gradient_midway(d):
     """A gradient in the middle of a program, which later lines use."""
     x = tracked(d, lambda t: t.is_leaf)
     y = tracked(d, lambda t: not t.is_leaf and t.grad_fn is not None)
-    return f"{d.new()}, = torch.autograd.grad(loss({y}), [{x}], create_graph={d.one(True, False)}, retain_graph=True)"
+    graph = d.one(True, False)
+    made = f"torch.autograd.grad(loss({y}), [{x}], create_graph={graph}, retain_graph=True)[0]"
+    return f"{d.new()} = {made}.clone(memory_format=torch.contiguous_format)"
 
 
 def endings(d, leaves, losses):

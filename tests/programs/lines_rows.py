@@ -112,10 +112,10 @@ def row(d):
 
 
 def check_apart(d, chosen, written, read):
-    """Raises Unfit where an op that is not pointwise would write to memory that it also reads: see
-    torch_differences.py."""
+    """Raises Unfit where an op would write to memory that it also reads, but for a pointwise op that writes an operand
+    itself: see torch_differences.py."""
     if torch.Tag.pointwise in chosen.op.tags:
-        return
+        read = [each for each in read if each not in written]
     memory = [eval(each, d.names).untyped_storage().data_ptr() for each in dict.fromkeys([*written, *read])]
     if len(set(memory)) < len(memory):
         raise Unfit

@@ -29,6 +29,9 @@ TENSOR = re.compile(
 )
 WORD = re.compile(rf"(?<![\w.'])({'|'.join([*DTYPES, *FORMATS, 'strided', 'cpu'])})(?![\w(\[$'])")
 
+# Ops that only ATen itself calls, which says nothing of what becomes of their memory or gradients.
+NOT_CALLED = {"_unsafe_view", "detach_copy"}
+
 # Sizes that stand for `$`: of one tensor, and of two or three that broadcast.
 SIZES = {
     1: [[[]], [[5]], [[4, 6]], [[3, 1, 7]], [[3, 0]], [[2, 3, 4]], [[7]], [[3]], [[4, 3]]],
@@ -168,7 +171,7 @@ def samples():
     found = {}
     for line in lines + pointwise_lines(known):
         sample = Sample(line)
-        if sample.op is not None:
+        if sample.op is not None and sample.name.partition(".")[0] not in NOT_CALLED:
             found.setdefault(sample.name, []).append(sample)
     return found
 
