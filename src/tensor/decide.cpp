@@ -27,9 +27,13 @@ void read_operands(const Frame& f, Decision& d) {
       continue;
     }
     if (t.impl == nullptr) {
-      if (t.written && (t.is_out || !f.info.hidden_writes)) {
-        f.refuse("writes a distributed result into a plain tensor",
-                 "make it distributed first, or take full() or local() of the others");
+      const bool is_result = t.written && (t.is_out || !f.info.hidden_writes);
+      if (is_result && hosted_coordinates(f.lead->world(), f.mesh()).empty()) {
+        f.refuse(
+            concat("writes a distributed result into a plain tensor, and this process hosts no "
+                   "rank of ",
+                   f.mesh()),
+            "write it on ranks of the mesh only");
       }
       if (t.tensor->layout() != at::kStrided) {
         f.refuse("a sparse or otherwise unstrided tensor is beside distributed ones",
@@ -266,16 +270,24 @@ std::optional<std::size_t> written_operand(const Frame& f) {
   return std::nullopt;
 }
 
-/// Whether operands that are written, and are no results, are plain or have to move: then copies
-/// are written, and brought back.
+/// Whether operands that are written, and are no results, have to move: then copies are written,
+/// and brought back.
 bool moves_written(const Frame& f, const Decision& d) {
   if (!f.info.hidden_writes) return false;
   for (std::size_t i = 0; i < f.tensors.size(); ++i) {
     const Frame::Tensor& t = f.tensors[i];
     if (!t.written || t.is_out || !t.given()) continue;
-    if (t.impl == nullptr || d.in[i]->layout != d.layouts[i]) return true;
+    if (d.in[i]->layout != d.layouts[i]) return true;
   }
   return false;
+}
+
+/// Whether a plain operand is written. Every rank writes a copy of its own, and one of these is
+/// brought back: ranks that are played by one process write once.
+bool writes_plain(const Frame& f) {
+  return std::any_of(f.tensors.begin(), f.tensors.end(), [](const Frame::Tensor& t) {
+    return t.written && t.given() && t.impl == nullptr;
+  });
 }
 
 void check_in_place_sizes(const Frame& f, const Decision& d, std::size_t self,
@@ -286,10 +298,14 @@ void check_in_place_sizes(const Frame& f, const Decision& d, std::size_t self,
            "use the op that is not in place");
 }
 
-void check_out_sizes(const Frame& f, const Decision& d, const std::vector<Shape>& sizes) {
+/// A plain tensor takes the sizes of the result, as with plain operands.
+void check_out_sizes(const Frame& f, Decision& d, const std::vector<Shape>& sizes) {
   std::size_t k = 0;
   for (std::size_t i = 0; i < f.tensors.size(); ++i) {
     if (!f.tensors[i].is_out || k >= sizes.size()) continue;
+    if (d.in[i]->sizes != sizes[k] && f.tensors[i].impl == nullptr) {
+      d.in[i] = Spec(d.in[i]->layout, sizes[k], contiguous_strides(sizes[k]), 0, d.in[i]->dtype);
+    }
     if (d.in[i]->sizes != sizes[k]) {
       f.refuse(concat("out= has sizes (", join(d.in[i]->sizes), ") where the result has (",
                       join(sizes[k]), "), and a distributed tensor cannot be resized"),
@@ -467,6 +483,7 @@ Decision decide(const Frame& f) {
   if (d.open_results && (f.info.in_place || f.info.has_out || f.info.hidden_writes)) {
     d.brings_back = true;
   }
+  d.brings_back |= writes_plain(f);
   const auto here = hosted_coordinates(f.lead->world(), f.mesh());
   find_skips(f, d, here);
   if (f.lead->world().simulated()) leave_out_values(f, d);

@@ -1,6 +1,7 @@
 #include "tensor/execute.h"
 
 #include <ATen/ATen.h>
+#include <ATen/native/Resize.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "base/text.h"
@@ -60,6 +61,12 @@ void note_writes(const Frame& f) {
     // ATen counts writes to single tensors itself.
     if (f.info.arguments[t.argument].kind == ArgumentKind::tensor_list) t.impl->bump_version();
   }
+}
+
+/// The result of an op into a plain tensor; out= takes its sizes, with torch's warning.
+void write_plain(const Frame::Tensor& t, const at::Tensor& result) {
+  if (t.is_out) at::native::resize_output(*t.tensor, result.sizes());
+  t.tensor->copy_(result);
 }
 
 /// One call in progress.
@@ -147,7 +154,8 @@ class Run {
   /// write by strides that they do not look up.
   at::Tensor piece_for_out(std::size_t i, std::size_t m) const {
     const SpecData& home = *d_.in[i];
-    const at::TensorOptions options = f_.tensors[i].impl->pieces()[m].options();
+    const at::TensorOptions options =
+        at::TensorOptions(f_.lead->world().piece_device()).dtype(home.dtype);
     const bool any_format = d_.open_results || f_.info.family != Family::rule ||
                             f_.info.rule->options.format == RuleOptions::Format::contiguous;
     if (any_format) return at::empty({0}, options);
@@ -483,8 +491,10 @@ class Run {
       Result result;
       const auto* alias = returns[r].alias_info();
       if (alias != nullptr && alias->isWrite()) {
-        const auto written = std::find_if(f_.tensors.begin(), f_.tensors.end(),
-                                          [](const Frame::Tensor& t) { return t.written; });
+        std::size_t before = r;
+        const auto written =
+            std::find_if(f_.tensors.begin(), f_.tensors.end(),
+                         [&](const Frame::Tensor& t) { return t.written && before-- == 0; });
         result = {
             Result::Kind::written, {}, static_cast<std::size_t>(written - f_.tensors.begin())};
       } else if (stack[r].isTensor()) {
@@ -534,10 +544,11 @@ class Run {
                                                          : d_.out_layouts[0];
       out += is_result ? 1 : 0;
       const Spec& home = d_.in[i];
-      for (std::size_t m = 0; m < members_; ++m) check_size(t, pieces_[i][m], from, m);
+      const bool resizes = t.is_out && t.impl == nullptr;
+      for (std::size_t m = 0; m < members_ && !resizes; ++m) check_size(t, pieces_[i][m], from, m);
       pieces_[i] = move_by_way(home.with(from), std::move(pieces_[i]), home->layout);
       if (t.impl == nullptr) {
-        if (members_ > 0 && !pieces_[i][0].is_meta()) t.tensor->copy_(pieces_[i][0]);
+        if (members_ > 0 && !pieces_[i][0].is_meta()) write_plain(t, pieces_[i][0]);
         continue;
       }
       for (std::size_t m = 0; m < members_; ++m) t.impl->pieces()[m].copy_(pieces_[i][m]);
@@ -619,8 +630,9 @@ class Run {
   /// A result of an op that ran on whole tensors: replicated, as the local op made it.
   c10::IValue wrap_open(std::size_t r, const c10::Argument& declared) {
     if (declared.alias_info() != nullptr && declared.alias_info()->isWrite()) {
+      std::size_t before = r;  // results are written in the order of operands
       for (const Frame::Tensor& t : f_.tensors) {
-        if (t.written) return *t.tensor;  // the first; ops with several write lists
+        if (t.written && before-- == 0) return *t.tensor;
       }
     }
     if (local_results_.empty()) return c10::IValue();
@@ -884,9 +896,13 @@ void execute_formula(Frame& f, const Decision& d) {
     const Result& result = d.results[r];
     if (!stack[r].isTensor() || !stack[r].toTensor().defined()) continue;
     if (result.kind == Result::Kind::written) {
-      const at::Tensor& written = *f.tensors[result.operand].tensor;
-      written.copy_(stack[r].toTensor());
-      stack[r] = written;
+      const Frame::Tensor& written = f.tensors[result.operand];
+      if (written.impl == nullptr) {
+        write_plain(written, stack[r].toTensor());
+      } else {
+        written.tensor->copy_(stack[r].toTensor());
+      }
+      stack[r] = *written.tensor;
     } else {
       stack[r] = with_strides(with_own_memory(stack[r].toTensor(), f), result.specs[0]->strides);
     }

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "base/hash.h"
 #include "base/text.h"
 #include "intarsia/collectives.h"
@@ -27,6 +29,14 @@ std::string ranks_that_differ(const std::vector<at::Tensor>& rows, std::int64_t 
   fail<WorldError>(entry.op, "the plain tensor ", entry.tensor, " differs on ranks ", ranks,
                    " from that of rank 0, and counts as replicated; make it alike (seed the "
                    "generators, broadcast it), or distribute it with the layout that it has");
+}
+
+/// Whether the op writes all of the tensor and reads nothing of it: what it held may differ.
+bool is_overwritten(const Frame& f, const at::Tensor& tensor) {
+  const bool writes_all = f.info.base_name == "copy" || f.info.base_name == "fill";
+  return std::any_of(f.tensors.begin(), f.tensors.end(), [&](const Frame::Tensor& t) {
+    return t.tensor == &tensor && (t.is_out || (t.written && writes_all));
+  });
 }
 
 }  // namespace
@@ -77,6 +87,7 @@ void note_plain(const Frame& f, const at::Tensor& t) {
              "distribute it, or allow plain tensors");
   }
   if (f.lead->world().simulated()) return;  // no other rank could differ
+  if (is_overwritten(f, t)) return;
   const BelowAutograd below;
   state.plain_log.add({f.info.name, describe(t), content_hash(t)});
   if (mode != PlainTensors::checked) return;

@@ -942,9 +942,9 @@ def plain_tensor_that_differs_between_ranks(s):
     return y
 
 
-@case(BESIDE, uneven=False, refused="take full() or local()")
+@case(BESIDE)
 def write_into_a_plain_tensor(s):
-    """A distributed result is written into a plain tensor: of which rank?"""
+    """A distributed result is written into a plain tensor: the whole of it, on every rank"""
     out = torch.zeros(12, dtype=torch.float64)
     out.copy_(s.put(values(12), "S(0)"))
     return out

@@ -155,6 +155,40 @@ TEST(Aliasing, AStaleViewIsRefused) {
   });
 }
 
+TEST(Aliasing, PlainTensorsAreWrittenInFull) {
+  const Mesh mesh = Mesh::parse("[dp=2,tp=2]");
+  on_mesh(mesh, [&](World& world) {
+    const Tensor whole = values({6, 5}, 1);
+    for (const std::string& layout : some_layouts()) {
+      const Tensor x = distribute(whole, Layout::parse(layout, mesh), world);
+      Tensor sum = values({6, 5}, 2);
+      sum.add_(x);
+      EXPECT_TRUE(at::allclose(sum, values({6, 5}, 2) + whole)) << layout;
+      sum.t().copy_(x.t());
+      EXPECT_TRUE(at::allclose(sum, whole)) << layout;
+      Tensor out = at::empty({0}, at::kDouble);
+      at::mm_out(out, x, x.t());
+      EXPECT_TRUE(at::allclose(out, whole.mm(whole.t()))) << layout;
+      EXPECT_FALSE(has_layout(sum) || has_layout(out)) << layout;
+    }
+  });
+}
+
+TEST(Aliasing, OnlyRanksOfTheMeshKnowWhatToWriteIntoPlainTensors) {
+  run_in_process(3, [](World& world) {
+    const Mesh mesh = Mesh::of_ranks({{"a", 2}}, {0, 1});
+    const Tensor x = distribute(values({4, 3}, 1), Layout::parse("S(0)", mesh), world);
+    Tensor plain = values({4, 3}, 2);
+    if (world.rank() < 2) {
+      plain.add_(x);
+      return;
+    }
+    expect_error<c10::ValueError>(
+        [&] { plain.add_(x); },
+        {"aten::add_.Tensor", "this process hosts no rank of", "on ranks of the mesh only"});
+  });
+}
+
 TEST(Aliasing, SizesAndMemoryCannotBeChanged) {
   const auto world = World::connect(Rendezvous{});
   const Mesh mesh = Mesh::parse("[a=1]");
@@ -168,9 +202,6 @@ TEST(Aliasing, SizesAndMemoryCannotBeChanged) {
   Tensor small = distribute(values({2}, 1), Layout::parse("R", mesh), *world);
   expect_error<c10::ValueError>([&] { at::add_out(small, x, x); },
                                 {"aten::add.out", "out= has sizes (2)", "(4,3)", "without out="});
-  Tensor plain = values({4, 3}, 2);
-  expect_error<c10::ValueError>([&] { plain.add_(x); },
-                                {"aten::add_.Tensor", "into a plain tensor", "f64[4, 3] plain"});
   Tensor column = distribute(values({4, 1}, 1), Layout::parse("R", mesh), *world);
   expect_error<c10::ValueError>([&] { column.add_(x); },
                                 {"aten::add_.Tensor", "change the sizes (4,1) to (4,3)"});
