@@ -1,5 +1,5 @@
 """The methods of torch.Tensor that C++ has no way to override: __repr__, __deepcopy__, __reduce_ex__, tolist, numpy,
-register_hook.
+new_tensor, register_hook; and TransformerEncoder.forward, which makes nested tensors.
 
 For plain tensors, and for all classes that have their own, they do what they did before.
 """
@@ -111,12 +111,28 @@ def reduce(tensor: Tensor) -> tuple:
     return restore, args
 
 
+def new_beside(tensor: Tensor, data, *, dtype=None, device=None, requires_grad=False) -> Tensor:
+    """What new_tensor makes: replicated, as new_zeros of other sizes is, and on the world's device."""
+    whole = data.detach().clone() if isinstance(data, Tensor) else torch.tensor(data)
+    whole = whole.to(dtype or tensor.dtype)
+    if not _C.has_layout(whole):
+        layout = _C.Layout.replicated(_C.layout_of(tensor).mesh())
+        whole = _C.distribute(whole, layout, _C.world_of(tensor))
+    return whole.requires_grad_(requires_grad)
+
+
+def _is_distributed(module: torch.nn.Module, *tensors: Tensor | None) -> bool:
+    has_layout = _C.has_layout
+    return any(t is not None and has_layout(t) for t in tensors) or any(map(has_layout, module.parameters()))
+
+
 def install() -> None:
     """Puts the methods in place, once."""
     if hasattr(Tensor.__repr__, "_intarsia"):
         return
     plain_repr, plain_deepcopy, plain_reduce = Tensor.__repr__, Tensor.__deepcopy__, Tensor.__reduce_ex__
     plain_tolist, plain_numpy, plain_register_hook = Tensor.tolist, Tensor.numpy, Tensor.register_hook
+    plain_new_tensor, plain_encoder = Tensor.new_tensor, torch.nn.TransformerEncoder.forward
     has_layout = _C.has_layout
 
     @functools.wraps(plain_repr)
@@ -153,7 +169,22 @@ def install() -> None:
             _C.keep_gradient_layout(self)
         return handle
 
+    @functools.wraps(plain_new_tensor)
+    def new_tensor(self, *args, **options):
+        make = new_beside if has_layout(self) else plain_new_tensor
+        return make(self, *args, **options)
+
+    @functools.wraps(plain_encoder)
+    def encoder_forward(self, src, mask=None, src_key_padding_mask=None, is_causal=None):
+        # In evaluation torch makes nested tensors of padded ones, which have no layout: a copy of the module
+        # that shares its parameters keeps them padded.
+        if self.use_nested_tensor and _is_distributed(self, src, src_key_padding_mask):
+            self = copy.copy(self)
+            self.use_nested_tensor = False
+        return plain_encoder(self, src, mask, src_key_padding_mask, is_causal)
+
     __repr__._intarsia = True
     Tensor.__repr__, Tensor.__deepcopy__, Tensor.__reduce_ex__ = __repr__, __deepcopy__, __reduce_ex__
     Tensor.tolist, Tensor.numpy, Tensor.register_hook = tolist, numpy, register_hook
+    Tensor.new_tensor, torch.nn.TransformerEncoder.forward = new_tensor, encoder_forward
     torch.serialization.add_safe_globals([restore])  # for torch.load with weights_only

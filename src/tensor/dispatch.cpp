@@ -6,13 +6,16 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include <array>
 #include <map>
 #include <mutex>
 
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "intarsia/tensor.h"
 #include "rules/added.h"
 #include "tensor/autograd.h"
+#include "tensor/composed.h"
 #include "tensor/decide.h"
 #include "tensor/deferred.h"
 #include "tensor/execute.h"
@@ -315,11 +318,57 @@ void run_any(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Sta
   translating([&] { run(slot->of(op), *stack); });
 }
 
+/// What a tensor is that has no strides, and the way to one that has; nothing for others.
+std::optional<std::pair<std::string_view, std::string_view>> unstrided(const at::Tensor& t) {
+  if (t.is_nested()) return {{"nested", "pad it: to_padded_tensor(0)"}};
+  if (t.is_quantized()) return {{"quantized", "take its dequantize()"}};
+  if (t.layout() != at::kStrided) return {{"sparse", "take its to_dense()"}};
+  return std::nullopt;
+}
+
+/// For the keys that the dispatcher makes of ours and that of a tensor without strides.
+void refuse_unstrided(const c10::OperatorHandle& op, c10::DispatchKeySet,
+                      torch::jit::Stack* stack) {
+  std::vector<std::string> ours;
+  std::optional<std::pair<std::string_view, std::string_view>> other;
+  const auto look_at = [&](const c10::IValue& value) {
+    if (!value.isTensor() || !value.toTensor().defined()) return;
+    if (is_ours(value.toTensor())) {
+      ours.push_back(describe(value.toTensor()));
+    } else if (!other) {
+      other = unstrided(value.toTensor());
+    }
+  };
+  for (const c10::IValue& value : torch::jit::last(*stack, op.schema().arguments().size())) {
+    if (value.isList()) {
+      for (const c10::IValue& element : value.toListRef()) look_at(element);
+    } else {
+      look_at(value);
+    }
+  }
+  const std::string name = c10::toString(op.operator_name());
+  const std::string operands = join(ours, "; ");
+  translating([&] {
+    if (other) {
+      fail<UnsupportedError>(name, "a ", other->first,
+                             " tensor is beside distributed ones: ", operands, "; ", other->second);
+    }
+    fail<UnsupportedError>(name, "a sparse tensor has no layout, and this makes one of ", operands,
+                           "; stay dense: nn.Embedding(..., sparse=False)");
+  });
+}
+
+constexpr std::array<c10::DispatchKey, 4> kUnstrided{
+    c10::DispatchKey::SparsePrivateUse3, c10::DispatchKey::SparseCsrPrivateUse3,
+    c10::DispatchKey::QuantizedPrivateUse3, c10::DispatchKey::NestedTensorPrivateUse3};
+
+/// Ours, the refusal of tensors without strides also for ops that have a kernel for every backend.
 void register_all() {
   auto& dispatcher = c10::Dispatcher::singleton();
   static auto* const kept = new std::vector<c10::RegistrationHandleRAII>;
+  const auto refuse = c10::KernelFunction::makeFromBoxedFunction<&refuse_unstrided>();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    if (!name.name.starts_with("aten::")) continue;
+    if (!name.name.starts_with("aten::") || is_composed(name)) continue;
     const auto op = dispatcher.findOp(name);
     if (!op || !op->hasSchema()) continue;
     // What is composed of others is left to ATen; some of it, such as silu_backward, has kernels
@@ -331,6 +380,13 @@ void register_all() {
     kept->push_back(dispatcher.registerImpl(
         name, kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<OpKernel>()),
         std::nullopt, nullptr, "Intarsia"));
+    if (!op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
+      continue;
+    }
+    for (const c10::DispatchKey key : kUnstrided) {
+      kept->push_back(
+          dispatcher.registerImpl(name, key, refuse, std::nullopt, nullptr, "Intarsia"));
+    }
   }
   // Ops without a formula of autograd, such as users' own, do what they do on plain tensors: a
   // gradient through them warns.
@@ -339,6 +395,9 @@ void register_all() {
   autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
   kept->push_back(dispatcher.registerFallback(
       kKey, c10::KernelFunction::makeFromBoxedFunction<&run_any>(), "Intarsia"));
+  for (const c10::DispatchKey key : kUnstrided) {
+    kept->push_back(dispatcher.registerFallback(key, refuse, "Intarsia"));
+  }
 }
 
 /// For an op of others whose kernel is for all devices, and would run on distributed tensors: ours
@@ -383,6 +442,7 @@ void register_kernels() {
   std::call_once(once, [] {
     register_all();
     register_formulas();
+    register_composed();
     register_deferred();
     listen_to_rules(follow_rule);
   });

@@ -156,5 +156,183 @@ def test_what_a_plain_tensor_held_before_it_is_overwritten_is_not_compared():
     refuses(torch.distributed.DistError, "differs on ranks 1", it.check_plain_tensors)
 
 
+# ---- scaled gradients ------------------------------------------------------------------------
+
+
+def trained_with_a_scaler(wrap, batch, poison, optimizer, **options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    model = wrap(model) or model
+    optimizer = optimizer(model.parameters(), **options)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+    scales = []
+    for step in range(5):
+        optimizer.zero_grad()
+        scaler.scale(model(batch).square().mean()).backward()
+        if step == 2:
+            poison(model)
+        if step % 2:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    return scales, {name: p.detach() for name, p in model.named_parameters()}
+
+
+def poison_last_row(model):
+    """An infinite gradient, which one rank alone holds where rows are sharded."""
+    with torch.no_grad():
+        next(model.parameters()).grad[-1, -1] = math.inf
+
+
+def same_as_one_device(wrap, batch, poison=poison_last_row):
+    for make, options in ((torch.optim.SGD, {"lr": 0.1}), (torch.optim.Adam, {"fused": True})):
+        want = trained_with_a_scaler(lambda model: None, numbers(4, 4), poison_last_row, make, **options)
+        got = trained_with_a_scaler(wrap, batch, poison, make, **options)
+        assert got[0] == want[0] == [8.0, 16.0, 8.0, 8.0, 16.0], (got[0], want[0])
+        for name, p in got[1].items():
+            torch.testing.assert_close(it.full(p) if it.has_layout(p) else p, want[1][name.removeprefix("module.")])
+
+
+@on_both
+def test_a_grad_scaler_skips_the_step_on_all_ranks():
+    batch = it.distribute(numbers(4, 4), "S(0)")
+    same_as_one_device(lambda model: it.fully_shard(model) and None, batch)
+    same_as_one_device(lambda model: it.parallelize(model, it.mesh(), {"0.*": "S(0)", "2.weight": "S(1)"}) and None, batch)
+
+
+@on_both
+def test_what_scaled_gradients_send_is_one_number():
+    p = it.distribute(numbers(6, 4), "S(0)").requires_grad_()
+    q = it.distribute(numbers(5), "S(0)").requires_grad_()
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale((p.sum() + q.sum())).backward()
+    it.clear_bill()
+    with it.CommunicationScope("explicit_only"):
+        scaler.unscale_(torch.optim.SGD([p, q]))
+    lines = [line for line in str(it.bill()).splitlines() if "_amp_foreach" in line]
+    assert len(lines) == 1 and lines[0].startswith("1 x P->R"), it.bill()
+    torch.testing.assert_close(it.full(p.grad), torch.ones(6, 4, dtype=torch.float64))
+
+
+@on_ranks(2)
+def test_a_grad_scaler_with_replicate():
+    it.init(MESH)
+    rank = it.world().rank()
+
+    def poison(model):
+        poison_last_row(model)  # on all ranks: gradients are averaged before
+
+    same_as_one_device(lambda model: it.replicate(model) and None, numbers(4, 4).chunk(2)[rank], poison)
+
+
+# ---- torch's quick ways in evaluation --------------------------------------------------------
+
+
+def encoder(**options):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, **options)
+    return nn.TransformerEncoder(layer, 2).double().eval()
+
+
+@on_both
+def test_an_encoder_in_evaluation_takes_masks():
+    x = numbers(4, 5, 8)
+    padding = torch.zeros(4, 5, dtype=torch.bool)
+    padding[:, 4], padding[1, 2:] = True, True
+    causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+    layouts = {"layers.*.linear1.*": "S(0)", "layers.*.linear2.weight": "S(1)"}
+    for options in ({}, {"norm_first": True, "activation": "gelu"}):
+        plain = encoder(**options)
+        for plan in ({}, layouts):
+            model = encoder(**options)
+            it.parallelize(model, it.mesh(), plan)
+            for place in (lambda t: it.distribute(t, "S(0)"), lambda t: t):  # a plain batch too
+                with torch.no_grad():
+                    for masks in ({}, {"mask": causal}):
+                        torch.testing.assert_close(it.full(model(place(x), **masks)), plain(x, **masks))
+                    got = it.full(model(place(x), src_key_padding_mask=place(padding)))
+                    want = plain(x, src_key_padding_mask=padding)
+                torch.testing.assert_close(got[~padding], want[~padding])
+            assert model.use_nested_tensor == plain.use_nested_tensor
+    assert not it.has_layout(plain(x))
+
+
+@on_both
+def test_attention_in_evaluation_gathers_nothing():
+    x = numbers(4, 5, 8)
+    padding = torch.zeros(4, 5, dtype=torch.bool)
+    padding[:, 3:] = True
+    plain = nn.MultiheadAttention(8, 2, batch_first=True).double().eval()
+    model = copy.deepcopy(plain)
+    it.parallelize(model, it.mesh(), {})
+    d, mask = it.distribute(x, "S(0)"), it.distribute(padding, "S(0)")
+    it.clear_bill()
+    with torch.no_grad():
+        for options in ({}, {"need_weights": False}, {"average_attn_weights": False}):
+            for name, plain_mask, own_mask in (
+                ("key_padding_mask", padding, mask),
+                ("attn_mask", torch.ones(5, 5, dtype=torch.bool).triu(1), torch.ones(5, 5, dtype=torch.bool).triu(1)),
+            ):
+                got = model(d, d, d, **options, **{name: own_mask})
+                want = plain(x, x, x, **options, **{name: plain_mask})
+                torch.testing.assert_close(it.full(got[0]), want[0])
+                assert (got[1] is None) == (want[1] is None)
+                if want[1] is not None:
+                    torch.testing.assert_close(it.full(got[1]), want[1])
+    assert not str(it.bill()).strip() or "0 moves" in str(it.bill()), it.bill()
+
+
+@on_both
+def test_nested_sparse_and_quantized_tensors_are_refused_in_words():
+    d = it.distribute(torch.ones(4, 5, 8), "S(0)")
+    mask = it.distribute(torch.ones(4, 5, dtype=torch.bool), "S(0)")
+    refuses(
+        NotImplementedError, "enable_nested_tensor=False", lambda: torch._nested_tensor_from_mask(d, mask, mask_check=False)
+    )
+    nested = torch.nested.nested_tensor([torch.ones(2, 8), torch.ones(3, 8)])
+    refuses(NotImplementedError, "a nested tensor is beside distributed ones: f32[4@dp, 5, 8]", lambda: nested + d)
+    matrix = it.distribute(torch.ones(4, 5), "S(0)")
+    for sparse in (torch.eye(4).to_sparse(), torch.eye(4).to_sparse_csr()):
+        refuses(NotImplementedError, "take its to_dense()", lambda sparse=sparse: sparse @ matrix)
+        refuses(NotImplementedError, "take its to_dense()", lambda sparse=sparse: sparse * matrix[:, :4])
+    quantized = torch.quantize_per_tensor(torch.ones(4, 5), 0.1, 0, torch.qint8)
+    refuses(NotImplementedError, "take its dequantize()", lambda: quantized + matrix)
+    table = nn.Embedding(5, 4, sparse=True)
+    it.parallelize(table, it.mesh(), {})
+    rows = it.distribute(torch.arange(4), "S(0)")
+    refuses(NotImplementedError, "a sparse tensor has no layout", lambda: table(rows).sum().backward())
+
+
+# ---- packed sequences ------------------------------------------------------------------------
+
+
+@on_both
+def test_packed_sequences():
+    x, lengths = numbers(4, 5, 6), torch.tensor([3, 5, 1, 4])
+
+    def outputs(module, batch, lengths):
+        batch.requires_grad_()
+        packed = rnn.pack_padded_sequence(batch, lengths, batch_first=True, enforce_sorted=False)
+        out, hidden = module(packed)
+        padded, counts = rnn.pad_packed_sequence(out, batch_first=True)
+        hidden = hidden if isinstance(hidden, tuple) else (hidden,)
+        (padded.square().sum() + sum(h.sum() for h in hidden)).backward()
+        return [padded, *hidden, counts, batch.grad, *(p.grad for p in module.parameters())]
+
+    for kind, options in ((nn.LSTM, {"bidirectional": True}), (nn.GRU, {"num_layers": 2}), (nn.RNN, {})):
+        torch.manual_seed(0)
+        plain = kind(6, 3, batch_first=True, **options).double()
+        model = copy.deepcopy(plain)
+        it.parallelize(model, it.mesh(), {})
+        want = outputs(plain, x.clone(), lengths)
+        for given in (lengths, it.distribute(lengths, "R")):
+            for p in model.parameters():
+                p.grad = None
+            for one, other in zip(outputs(model, it.distribute(x, "S(0)"), given), want, strict=True):
+                torch.testing.assert_close(it.full(one) if it.has_layout(one) else one, other)
+
+
 if __name__ == "__main__":
     run(globals())

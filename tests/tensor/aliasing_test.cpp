@@ -176,7 +176,7 @@ TEST(Aliasing, PlainTensorsAreWrittenInFull) {
 
 TEST(Aliasing, OnlyRanksOfTheMeshKnowWhatToWriteIntoPlainTensors) {
   run_in_process(3, [](World& world) {
-    const Mesh mesh = Mesh::of_ranks({{"a", 2}}, {0, 1});
+    const Mesh mesh = Mesh::parse("[a=2]");  // ranks 0 and 1
     const Tensor x = distribute(values({4, 3}, 1), Layout::parse("S(0)", mesh), world);
     Tensor plain = values({4, 3}, 2);
     if (world.rank() < 2) {
