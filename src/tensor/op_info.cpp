@@ -19,7 +19,11 @@ constexpr std::array<std::string_view, 11> kLike{
     "empty_like", "zeros_like", "ones_like", "full_like",  "new_empty",        "new_zeros",
     "new_ones",   "new_full",   "rand_like", "randn_like", "new_empty_strided"};
 
-constexpr std::array<std::string_view, 4> kRefused{"resize", "resize_as", "set", "as_strided"};
+constexpr std::array<std::string_view, 3> kRefused{"resize", "resize_as", "set"};
+
+/// In place, they make a tensor a view of itself.
+constexpr std::array<std::string_view, 5> kReshapes{"as_strided", "squeeze", "t", "transpose",
+                                                    "unsqueeze"};
 
 /// They write to `running_mean` and `running_var`, which are no results, in training.
 constexpr std::array<std::string_view, 3> kUpdateStatistics{
@@ -115,8 +119,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& handle) : op(handle) {
     arguments.push_back(info);
   }
   const bool foreach_like = base_name.starts_with("_foreach_") || base_name.starts_with("_fused_");
-  if (in_place && (base_name == "squeeze" || base_name == "unsqueeze" || base_name == "t" ||
-                   base_name == "transpose")) {
+  if (in_place && is_one_of(base_name, kReshapes)) {
     family = Family::reshapes;
   } else if (is_one_of(base_name, kRefused) && in_place) {
     family = Family::refused;

@@ -89,6 +89,19 @@ Layout with_terms_kept(const Frame& f, Layout layout) {
   return layout;
 }
 
+/// Whether as_strided gives the tensor itself but for strides that lead nowhere: those of
+/// dimensions of one element or none.
+bool strides_alone_differ(const Frame& f, const SpecData& spec) {
+  const c10::IValue* start = f.argument("storage_offset");
+  if (int_shape(*f.argument("size")) != spec.sizes) return false;
+  if (!start->isNone() && start->toInt() != spec.offset) return false;
+  const Shape strides = int_shape(*f.argument("stride"));
+  for (std::size_t d = 0; d < spec.sizes.size(); ++d) {
+    if (spec.sizes[d] > 1 && strides[d] != spec.strides[d]) return false;
+  }
+  return true;
+}
+
 ViewLayouts by_view(const Layout& layout, const View& view) {
   const ViewedLayout viewed = view_layout(layout, view);
   if (viewed.layout) return {layout, *viewed.layout};
@@ -126,7 +139,8 @@ ViewLayouts layouts_of(const Frame& f, const SpecData& spec, const Shape& out) {
       op == "detach" || op == "alias" || op == "lift_fresh" || op == "_conj" || op == "_neg_view" ||
       op == "view_as_real" || op == "_conj_physical" ||
       (op == "view" && f.argument("dtype") != nullptr && out.size() == dims && out == spec.sizes);
-  if (same_dims) return renamed(layout, keep_all(dims));
+  if (same_dims || (op == "as_strided" && strides_alone_differ(f, spec)))
+    return renamed(layout, keep_all(dims));
   if ((op == "t" && dims < 2) || (op == "transpose" && dims == 0))
     return renamed(layout, keep_all(dims));
   if (op == "t") return by_view(layout, View::transpose(spec.sizes, 0, 1));
@@ -262,6 +276,10 @@ void localise_sizes(const Frame& f, Decision& d, const Shape& out) {
 
 /// as_strided counts from the beginning of the storage, where a piece need not begin.
 void localise_as_strided(const Frame& f, Decision& d) {
+  if (strides_alone_differ(f, *d.in[0])) {
+    d.local_op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::alias", "");
+    return;
+  }
   const std::int64_t offset = d.in[0]->offset;
   const Shape strides = d.in[0]->strides;
   const std::string name = f.info.name;

@@ -334,5 +334,51 @@ def test_packed_sequences():
                 torch.testing.assert_close(it.full(one) if it.has_layout(one) else one, other)
 
 
+# ---- small things ----------------------------------------------------------------------------
+
+
+@on_both
+def test_pools_without_gradients_and_in_channels_last():
+    x = numbers(4, 6, 8)
+    image = numbers(4, 3, 6, 6).to(memory_format=torch.channels_last)
+    d, e = it.distribute(x, "S(0)"), it.distribute(image, "S(0)")
+    assert e.is_contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        torch.testing.assert_close(it.full(F.max_pool1d(d, 3, 2, 1)), F.max_pool1d(x, 3, 2, 1))
+    for size in (1, 2, (3, 2)):
+        got, want = F.adaptive_avg_pool2d(e, size), F.adaptive_avg_pool2d(image, size)
+        assert it.layout_of(got) == it.layout_of(e) and got.stride() == want.stride()
+        torch.testing.assert_close(it.full(got), want)
+    got = F.adaptive_avg_pool2d(e, 1)
+    refuses(NotImplementedError, "use view, select or slice", lambda: got.as_strided_((3, 4), (1, 3)))
+
+
+@on_both
+def test_new_tensors_and_initialisers():
+    d = it.distribute(numbers(4, 3), "S(0)")
+    for data in (1.5, [1, 2], torch.tensor([1, 2]), it.distribute(torch.tensor([3, 4]), "R")):
+        made = d.new_tensor(data)
+        assert made.dtype == torch.float64 and it.layout_of(made).is_replicated()
+    assert d.new_tensor(2, dtype=torch.long, device="cpu", requires_grad=False).item() == 2
+    assert torch.ones(2).new_tensor([1, 2]).tolist() == [1.0, 2.0]
+    torch.manual_seed(1)
+    assert it.full(nn.init.trunc_normal_(d)).abs().max() <= 2
+    assert it.full(nn.init.trunc_normal_(d, mean=1.0, a=0.9, b=1.0)).min() >= 0.9  # its other branch
+
+
+@on_both
+def test_tensors_without_elements():
+    d = it.distribute(torch.zeros(4, 0, 2, 2), "S(0)")
+    assert F.pixel_unshuffle(d, 2).shape == F.pixel_unshuffle(torch.zeros(4, 0, 2, 2), 2).shape
+    x = it.distribute(torch.ones(4, 2), "S(0)")
+    legacy = it.distribute(torch.zeros(0), "S(0)").requires_grad_()
+    for parts in ([legacy, x], [x, torch.zeros(0)], [x, x.new_zeros(0), x]):
+        for dim in (0, 1):
+            plain = [it.full(p.detach()) if it.has_layout(p) else p for p in parts]
+            torch.testing.assert_close(it.full(torch.cat(parts, dim).detach()), torch.cat(plain, dim))
+    torch.cat([legacy, x]).sum().backward()
+    assert legacy.grad.shape == (0,)
+
+
 if __name__ == "__main__":
     run(globals())
