@@ -20,6 +20,16 @@ at::Tensor softmax_formula(const at::Tensor& self, std::int64_t dim, bool half_t
   return half_to_float ? out : out.to(self.scalar_type());
 }
 
+at::Tensor safe_softmax_formula(const at::Tensor& self, std::int64_t dim,
+                                std::optional<at::ScalarType> dtype) {
+  const at::Tensor x = widened(dtype ? self.to(*dtype) : self);
+  const at::Tensor most = x.amax(dim, true);
+  const at::Tensor masked = most.eq(-INFINITY);  // rows without any element that counts are 0
+  const at::Tensor e = (x - most.masked_fill(masked, 0)).exp();
+  const at::Tensor out = e / e.sum(dim, true).masked_fill(masked, 1);
+  return out.to(dtype.value_or(self.scalar_type()));
+}
+
 at::Tensor log_softmax_formula(const at::Tensor& self, std::int64_t dim, bool half_to_float) {
   const at::Tensor x = widened(self);
   const at::Tensor shifted = x - x.amax(dim, true);

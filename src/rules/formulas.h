@@ -23,6 +23,8 @@ at::Tensor widened(const at::Tensor& t);
 // ---- formulas.cpp ----
 
 at::Tensor softmax_formula(const at::Tensor& self, std::int64_t dim, bool half_to_float);
+at::Tensor safe_softmax_formula(const at::Tensor& self, std::int64_t dim,
+                                std::optional<at::ScalarType> dtype);
 at::Tensor log_softmax_formula(const at::Tensor& self, std::int64_t dim, bool half_to_float);
 at::Tensor softmax_backward_formula(const at::Tensor& grad, const at::Tensor& output,
                                     std::int64_t dim, at::ScalarType input_dtype);
