@@ -106,7 +106,9 @@ class Run {
 
  private:
   Reason reason() const {
-    return {.op = f_.info.name, .implicit = true, .fallback = d_.open_results};
+    // To read a number is to have the whole of it: no rule could do better.
+    const bool reads_number = f_.info.base_name == "_local_scalar_dense";
+    return {.op = f_.info.name, .implicit = true, .fallback = d_.open_results && !reads_number};
   }
 
   PlanPointer move_of(std::size_t i) const { return d_.moves.empty() ? nullptr : d_.moves[i]; }
