@@ -147,7 +147,7 @@ at::Tensor used_with_window(const Frame::Tensor& t) {
 void run_decided(Frame& f, bool stored);
 
 /// Whether ATen has the op in terms of others, for all devices; and runs it so.
-bool is_composed(const OpInfo& info) {
+bool decomposes(const OpInfo& info) {
   return info.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
 }
 void run_composed(const OpInfo& info, torch::jit::Stack& stack) {
@@ -194,7 +194,7 @@ void run(const OpInfo& info, torch::jit::Stack& stack) {
   if (stored && info.base_name == "_to_copy" && on_use(f.tensors[0]) != nullptr) {
     return run_cast_of_stored(f);
   }
-  if (through && info.family == Family::each && is_composed(info)) {
+  if (through && info.family == Family::each && decomposes(info)) {
     // One by one: the list may have views of a tensor, and the tensor.
     return run_composed(info, stack);
   }
