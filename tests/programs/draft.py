@@ -113,6 +113,11 @@ class Draft:
         """A value that may be written in place."""
         return self.value(lambda t: t.dtype == dtype and not (t.is_leaf and t.requires_grad) and fits(t))
 
+    def shares(self, one, other):
+        """Whether two expressions are views of the same memory."""
+        memory = [eval(each, self.names).untyped_storage().data_ptr() for each in (one, other)]
+        return memory[0] == memory[1]
+
     def at(self, name):
         return self.names[name]
 

@@ -241,6 +241,8 @@ def written(d):
     if d.often(0.5):
         return f"{x}.{d.one(*IN_PLACE)}"
     y = d.broadcast_with(t, into=True)
+    if x != y and d.shares(x, y):  # see torch_differences.py
+        raise Unfit
     return f"{x}." + d.one(
         f"add_({y})", f"mul_({y})", f"copy_({y})", f"sub_({y}, alpha=2)", f"copy_({y})",
         f"masked_fill_({y} > 0.2, 0.5)", f"addcmul_({y}, {y})", f"lerp_({y}, 0.3)", "cumsum_(0)", "tril_()",
@@ -265,6 +267,8 @@ def item_set(d):
         return f"{x}[{x} > {d.one(0.4, 0.1)}] = {d.number()}"
     if draw == 4:
         y = d.broadcast_with(t[eval(f"slice_of[{window}]", {"slice_of": Brackets()})].detach(), into=True)
+        if d.shares(x, y):  # see torch_differences.py
+            raise Unfit
         return f"{x}[{window}] = {y}"
     if draw == 5:
         where = sorted({d.chance.randrange(t.shape[0]) for _ in range(3)}) if t.shape[0] else []
@@ -367,7 +371,10 @@ def into_out(d):
         f"torch.clamp({source}, -0.5, 0.5, out={{}})", f"torch.maximum({source}, -{source}, out={{}})",
     )  # fmt: skip
     if d.often(0.5):
-        return call.format(d.value(lambda u: u.dtype == t.dtype and not u.requires_grad and u.shape == t.shape))
+        out = d.value(lambda u: u.dtype == t.dtype and not u.requires_grad and u.shape == t.shape)
+        if x != out and d.shares(x, out):  # see torch_differences.py
+            raise Unfit
+        return call.format(out)
     made = d.new()
     return f"{made} = torch.{d.one('zeros', 'empty')}_like({source}); {call.format(made)}"
 

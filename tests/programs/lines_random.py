@@ -32,7 +32,7 @@ def drawn(d):
             f"nn.rrelu({x}, training=True)", f"nn.gumbel_softmax({x}.reshape(-1))",
             f"torch._sample_dirichlet({rates}.reshape(-1))", f"nn.dropout({x}.mT, 0.3)",
             f"torch.randn_like({x}, dtype=torch.float32)", f"nn.feature_alpha_dropout({x}, 0.5, training=True)",
-            f"nn.dropout2d({x}, 0.5)", f"nn.dropout1d({x}, 0.5)",
+            f"nn.dropout2d({x}, 0.5)", f"nn.dropout1d({x}, 0.5)", f"torch.native_dropout({x}, 0.5, True)[0]",
             f"nn.scaled_dot_product_attention({x}, {x}, {x}, dropout_p=0.4)",
             f"torch.rand_like({x}.expand(2, *{x}.shape))",
         ]  # fmt: skip

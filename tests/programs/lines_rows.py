@@ -107,18 +107,18 @@ def row(d):
         return into_out(d, chosen, operands)
     if chosen.op._schema.is_mutable:
         operands = [f"{each}.clone()" if each in operands[:i] else each for i, each in enumerate(operands)]
-        check_apart(d, chosen, operands, operands)
+        for i, each in enumerate(operands):
+            check_apart(d, chosen, [each], operands[:i])
     return results(d, chosen, chosen.call(operands))
 
 
 def check_apart(d, chosen, written, read):
-    """Raises Unfit where an op would write to memory that it also reads, but for a pointwise op that writes an operand
-    itself: see torch_differences.py."""
-    if torch.Tag.pointwise in chosen.op.tags:
-        read = [each for each in read if each not in written]
-    memory = [eval(each, d.names).untyped_storage().data_ptr() for each in dict.fromkeys([*written, *read])]
-    if len(set(memory)) < len(memory):
-        raise Unfit
+    """Raises Unfit where an op would write to memory that it also reads, unless it is pointwise and reads the very same
+    tensor: see torch_differences.py."""
+    pointwise = torch.Tag.pointwise in chosen.op.tags
+    for one in written:
+        if any(d.shares(one, other) for other in read if not (pointwise and one == other)):
+            raise Unfit
 
 
 def in_place(d, chosen, operands):
@@ -127,8 +127,6 @@ def in_place(d, chosen, operands):
     if not first.isidentifier():
         first = d.new()
         return f"{first} = {operands[0]}.clone(); " + chosen.call([first, *rest], chosen.written_in_place)
-    if first in rest and torch.Tag.pointwise not in chosen.op.tags:
-        raise Unfit
     check_apart(d, chosen, [first], rest)
     return chosen.call(operands, chosen.written_in_place)
 
@@ -142,7 +140,7 @@ def into_out(d, chosen, operands):
     try:
         out = d.value(fits)
         strided = torch_differences.avoids(chosen.base, torch_differences.STRIDED_OUT)
-        if strided and not d.at(out).is_contiguous() or out in operands and torch.Tag.pointwise not in chosen.op.tags:
+        if strided and not d.at(out).is_contiguous():
             raise Unfit
         check_apart(d, chosen, [out], operands)
     except Unfit:
@@ -154,36 +152,64 @@ def into_out(d, chosen, operands):
     return f"{made}with_no_grad(lambda: {chosen.call(operands, chosen.written_out, f', out={out}')})"
 
 
+GIVEN = {"number": "0.5", "float": "0.5", "int": "2", "List[number]": "[0.5, 2.]", "bool": "False"}
+
+
 @functools.cache
 def lists_of_tensors():
-    """Rows of the page that work on lists, in place and not, as calls with two tensors each."""
+    """Ops of the page that work on lists, in place and not."""
     found = []
     for name, how in rows.table_rows().items():
         if how != "each" or name in NOT_CALLED:
             continue
-        packet = getattr(torch.ops.aten, name, None)
-        for overload in packet.overloads() if packet else []:
-            op = getattr(packet, overload)
-            kinds = [str(a.type) for a in op._schema.arguments]
-            if overload.endswith("out") or not set(kinds) <= {"List[Tensor]", "number", "float", "int", "List[number]"}:
-                continue
-            found.append((f"{name}.{overload}", kinds, op))
+        for packet_name in (name, f"{name}_"):
+            packet = getattr(torch.ops.aten, packet_name, None)
+            for overload in packet.overloads() if packet else []:
+                op = getattr(packet, overload)
+                kinds = {str(a.type) for a in op._schema.arguments}
+                if not overload.endswith("out") and kinds <= {"List[Tensor]", *GIVEN}:
+                    found.append((f"{packet_name}.{overload}", op))
     return found
 
 
-GIVEN = {"number": "0.5", "float": "0.5", "int": "2", "List[number]": "[0.5, 2.]"}
-
-
-@kind(1.2)
+@kind(1.5)
 def row_of_lists(d):
-    name, kinds, op = d.one(*lists_of_tensors())
-    x, y = d.real(), d.real()
-    positive = f"[{x}.abs() + 0.5, {y}.abs() + 0.5]"
-    given = [positive if kind == "List[Tensor]" else GIVEN[kind] for kind in kinds]
-    if d.often(0.4):
-        given[0] = f"[{x}, {y}]"
-    named = [f"{a.name}={g}" if a.kwarg_only else g for a, g in zip(op._schema.arguments, given)]
-    call = f"aten.{name}({', '.join(named)})"
-    if not op._schema.returns:
-        return call
-    return f"{d.new()}, {d.new()} = {call}"
+    name, op = d.one(*lists_of_tensors())
+    writes = op._schema.is_mutable
+    x, y = (d.writable(), d.writable()) if writes else (d.real(), d.real())
+    if writes and x == y:
+        raise Unfit
+    given = []
+    for argument in op._schema.arguments:
+        kind_of = str(argument.type)
+        positive = f"[{x}.detach().abs() + 0.5, {y}.detach().abs() + 0.5]"
+        value = GIVEN.get(kind_of) or (f"[{x}, {y}]" if not given and (writes or d.often(0.4)) else positive)
+        given.append(f"{argument.name}={value}" if argument.kwarg_only else value)
+    call = f"aten.{name}({', '.join(given)})"
+    return f"{d.new()}, {d.new()} = {call}" if op._schema.returns else call
+
+
+STATE = {"amsgrad": "False", "maximize": "False", "nesterov": "False", "is_first_step": "True", "dampening": "0."}
+
+
+@kind(0.4)
+def optimizer_step(d):
+    """A fused step of an optimizer on two values, whose gradients and states are made from them."""
+    x = d.writable(lambda t: not t.requires_grad)
+    op = getattr(torch.ops.aten, d.one("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_"))
+    given = []
+    for argument in op.default._schema.arguments:
+        if argument.has_default_value():
+            continue
+        if argument.name == "self":
+            given.append(f"[{x}]")
+        elif argument.name == "state_steps":
+            given.append(f"[{x}.new_ones((), dtype=torch.float32)]")
+        elif str(argument.type) == "List[Tensor]":
+            empty = argument.name in ("max_exp_avg_sqs", "momentum_buffer_list")
+            given.append("[]" if empty else f"[{x}.cos().square()]")
+        else:
+            given.append(f"{argument.name}={STATE.get(argument.name, '0.1')}")
+    if op.__name__ == "_fused_sgd_":
+        given = [each.replace("momentum=0.1", "momentum=0.") for each in given]
+    return f"aten.{op.__name__}.default({', '.join(given)})"

@@ -25,7 +25,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "launch"))
 import launch  # noqa: E402
 
 PROGRAMS = 400  # of one set of processes
-WORLD_SECONDS, SHRINKING_WORLD_SECONDS = 30, 4
+WORLD_SECONDS, SHRINKING_WORLD_SECONDS = 30, 8
 GRACE_SECONDS = 3
 SHRINK_SECONDS = 90
 

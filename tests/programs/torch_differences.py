@@ -15,7 +15,7 @@ SHARED = "operands that share memory with what is written"
 
 @dataclasses.dataclass(frozen=True)
 class TorchDifference:
-    ops: tuple[str, ...]  # names of ATen without overload; empty: all that are not pointwise
+    ops: tuple[str, ...]  # names of ATen without overload; empty: all
     avoided: str
     why: str
     shows: Callable[[], bool]  # whether plain torch differs from itself
@@ -86,7 +86,15 @@ def softmax_into_strides():
 
 @difference(avoided=SHARED)
 def reduction_into_its_operand():
-    """Ops other than pointwise ones write a result while they still read what is in its memory."""
+    """A result is written while what is in its memory is still read; but for pointwise ops on the very same tensor."""
     x = torch.tensor([[True, True, False]])
     apart = torch.ops.aten.all.dims(x, [])
     return torch.ops.aten.all.dims_out(x, [], out=x), apart
+
+
+@difference(avoided=SHARED)
+def pointwise_into_part_of_an_operand():
+    """The same for a pointwise op, one operand of which is a part of the result that is broadcast."""
+    x = values(3, 3)
+    apart = torch.atan2(x, x[:, :1])
+    return torch.atan2(x, x[:, :1], out=x), apart
