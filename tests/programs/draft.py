@@ -159,7 +159,7 @@ class Draft:
         """Sometimes, which of several axes that shard a dimension comes first."""
         by_dim = {}
         for (name, _), place in zip(self.mesh, places):
-            if found := re.fullmatch(r"SS?\((\d+)(?:,\d+)?\)", place):
+            if found := re.match(r"SS?\((\d+)", place):
                 by_dim.setdefault(found[1], []).append(name)
         orders = []
         for dim, names in by_dim.items():

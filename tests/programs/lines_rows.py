@@ -194,8 +194,9 @@ STATE = {"amsgrad": "False", "maximize": "False", "nesterov": "False", "is_first
 
 @kind(0.4)
 def optimizer_step(d):
-    """A fused step of an optimizer on two values, whose gradients and states are made from them."""
-    x = d.writable(lambda t: not t.requires_grad)
+    """A fused step of an optimizer on a value, whose gradient and states are made from it. All lie alike: no partial
+    values, which these ops refuse."""
+    source, x = d.value(lambda t: t.dtype == torch.float64 and not t.requires_grad), d.new()
     op = getattr(torch.ops.aten, d.one("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_"))
     given = []
     for argument in op.default._schema.arguments:
@@ -212,4 +213,4 @@ def optimizer_step(d):
             given.append(f"{argument.name}={STATE.get(argument.name, '0.1')}")
     if op.__name__ == "_fused_sgd_":
         given = [each.replace("momentum=0.1", "momentum=0.") for each in given]
-    return f"aten.{op.__name__}.default({', '.join(given)})"
+    return f"{x} = {source}.sin(); aten.{op.__name__}.default({', '.join(given)})"
