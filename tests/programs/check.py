@@ -99,9 +99,10 @@ def signature(result):
     return f"{first.kind} {re.sub(r'[vx]?[0-9]+', '_', line)[:60]}"
 
 
-def check_seed(seed, options):
-    """Generates, runs and, if it is wrong, shrinks the program of a seed."""
+def check_seed(seed, options, drawn=lambda: None):
+    """Generates, runs and, if it is wrong, shrinks the program of a seed. `drawn` is called when plain torch has run it."""
     program, rows = generate.generate(seed, count_rows=seed % ROWS_EVERY == 0)
+    drawn()
     try:
         result = run.check(program)
     except run.Invalid:
@@ -143,7 +144,7 @@ def lockstep_batch(seeds, options):
         torch.set_num_threads(1)
         for seed in seeds:
             report(begin=seed)
-            report(**check_seed(seed, options))
+            report(**check_seed(seed, options, lambda seed=seed: report(drawn=seed)))
 
     return body
 
@@ -152,13 +153,13 @@ class Batch:
     """Seeds, and the child that works on them."""
 
     def __init__(self, seeds, options):
-        self.seeds, self.done, self.current = seeds, 0, seeds[0]
+        self.seeds, self.done, self.current, self.drawn = seeds, 0, seeds[0], None
         self.again = len(seeds) == 1  # a program that hung in a batch runs once more, alone
         self.child = workers.Child(lockstep_batch(seeds, options))
 
     def hear(self, report):
-        if "begin" in report:
-            self.current = report["begin"]
+        if "begin" in report or "drawn" in report:
+            self.current, self.drawn = report.get("begin", self.current), report.get("drawn")
             return None
         self.done += 1
         return report
@@ -197,7 +198,9 @@ def run_lockstep(options, take):
             if batch.child.ended:
                 running.remove(batch)
                 if batch.done < len(batch.seeds):
-                    if kind == "hang" and not batch.again:  # the machine may have stood still
+                    if kind == "crash" and batch.drawn != batch.current:  # plain torch itself died of it
+                        records.append(record_of(batch.current, run.Result(None), (), 0) | {"kind": "invalid"})
+                    elif kind == "hang" and not batch.again:  # the machine may have stood still
                         waiting.append(batch.seeds[batch.done : batch.done + 1])
                     else:
                         records.append(unfinished(batch.current, kind, batch.child.how_it_ended(), options))

@@ -8,9 +8,9 @@ rank each:
     random own        lines draw from the generator `own`; the default ones have other seeds, and are not touched
 """
 
-import re
 import contextlib
 import dataclasses
+import re
 import warnings
 
 import intarsia as it
