@@ -1,5 +1,5 @@
 """The methods of torch.Tensor that C++ has no way to override: __repr__, __deepcopy__, __reduce_ex__, tolist, numpy,
-new_tensor, register_hook; and TransformerEncoder.forward, which makes nested tensors.
+new_tensor, register_hook; and calls of TransformerEncoder, which makes nested tensors.
 
 For plain tensors, and for all classes that have their own, they do what they did before.
 """
@@ -121,9 +121,9 @@ def new_beside(tensor: Tensor, data, *, dtype=None, device=None, requires_grad=F
     return whole.requires_grad_(requires_grad)
 
 
-def _is_distributed(module: torch.nn.Module, *tensors: Tensor | None) -> bool:
-    has_layout = _C.has_layout
-    return any(t is not None and has_layout(t) for t in tensors) or any(map(has_layout, module.parameters()))
+def _is_distributed(module: torch.nn.Module, *given) -> bool:
+    """Whether a module has distributed parameters, or is given distributed tensors."""
+    return any(isinstance(t, Tensor) and _C.has_layout(t) for t in (*given, *module.parameters()))
 
 
 def install() -> None:
@@ -132,7 +132,7 @@ def install() -> None:
         return
     plain_repr, plain_deepcopy, plain_reduce = Tensor.__repr__, Tensor.__deepcopy__, Tensor.__reduce_ex__
     plain_tolist, plain_numpy, plain_register_hook = Tensor.tolist, Tensor.numpy, Tensor.register_hook
-    plain_new_tensor, plain_encoder = Tensor.new_tensor, torch.nn.TransformerEncoder.forward
+    plain_new_tensor = Tensor.new_tensor
     has_layout = _C.has_layout
 
     @functools.wraps(plain_repr)
@@ -174,17 +174,17 @@ def install() -> None:
         make = new_beside if has_layout(self) else plain_new_tensor
         return make(self, *args, **options)
 
-    @functools.wraps(plain_encoder)
-    def encoder_forward(self, src, mask=None, src_key_padding_mask=None, is_causal=None):
+    def call_encoder(self, *args, **options):
         # In evaluation torch makes nested tensors of padded ones, which have no layout: a copy of the module
-        # that shares its parameters keeps them padded.
-        if self.use_nested_tensor and _is_distributed(self, src, src_key_padding_mask):
+        # that shares its parameters keeps them padded. Its forward stays as it is, for what reads its source.
+        given = (*args, *options.values())
+        if getattr(self, "use_nested_tensor", False) and _is_distributed(self, *given):
             self = copy.copy(self)
             self.use_nested_tensor = False
-        return plain_encoder(self, src, mask, src_key_padding_mask, is_causal)
+        return torch.nn.Module.__call__(self, *args, **options)
 
     __repr__._intarsia = True
     Tensor.__repr__, Tensor.__deepcopy__, Tensor.__reduce_ex__ = __repr__, __deepcopy__, __reduce_ex__
     Tensor.tolist, Tensor.numpy, Tensor.register_hook = tolist, numpy, register_hook
-    Tensor.new_tensor, torch.nn.TransformerEncoder.forward = new_tensor, encoder_forward
+    Tensor.new_tensor, torch.nn.TransformerEncoder.__call__ = new_tensor, call_encoder
     torch.serialization.add_safe_globals([restore])  # for torch.load with weights_only

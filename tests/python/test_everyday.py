@@ -259,6 +259,13 @@ def test_an_encoder_in_evaluation_takes_masks():
     assert not it.has_layout(plain(x))
 
 
+def test_encoders_can_be_scripted_and_traced():
+    """What reads the source of a module finds torch's."""
+    plain, x = encoder(), numbers(2, 3, 8)
+    torch.testing.assert_close(torch.jit.script(plain)(x), plain(x))
+    torch.testing.assert_close(torch.export.export(plain, (x,)).module()(x), plain(x))
+
+
 @on_both
 def test_attention_in_evaluation_gathers_nothing():
     x = numbers(4, 5, 8)
