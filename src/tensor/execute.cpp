@@ -59,7 +59,8 @@ void note_writes(const Frame& f) {
     f.state().note_write(*t.impl);
     if (t.impl->extra()) write_through(*t.impl, f.info.name);
     // ATen counts writes to single tensors itself.
-    if (f.info.arguments[t.argument].kind == ArgumentKind::tensor_list) t.impl->bump_version();
+    const bool in_list = f.info.arguments[t.argument].kind == ArgumentKind::tensor_list;
+    if (in_list && !t.impl->is_inference()) t.impl->bump_version();
   }
 }
 

@@ -184,7 +184,10 @@ def undetermined(program, wanted, limit):
 
 # Ops whose results are dense here and have gaps, or another order of dimensions, in ATen: values are the same, but a
 # `view` of the result may be refused, or `reshape` copy it, on one side alone.
-OWN_STRIDES = re.compile(r"linalg_lstsq|binary_cross_entropy_with_logits|aten\.copy\.default|\.roll\(|aten\.roll")
+OWN_STRIDES = re.compile(
+    r"linalg_lstsq|binary_cross_entropy_with_logits|aten\.copy\.default|\.roll\(|aten\.roll|conv1d|conv_transpose1d|_pad\dd\.out|"
+    r"torch\.cat|hstack|vstack|dstack|stack\(|\.fft\.|_fft_|aten\.addr|max_unpool|unsafe_split|unsafe_chunk"
+)
 
 
 def with_own_strides(program):
