@@ -20,6 +20,7 @@ namespace intarsia {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
+using flat::bytes;
 
 /// The inputs, outside autograd: what a group of one gives back.
 Tensors detached(at::TensorList list) {
@@ -34,17 +35,6 @@ Tensors alone(at::TensorList terms, const Placement& how) {
   for (at::Tensor& t : out) {
     if (how.reduction() == Reduction::norm) t = t.abs();
   }
-  return out;
-}
-
-// A contiguous tensor of one element may have any strides, which a view as bytes does not take.
-at::Tensor bytes(const at::Tensor& contiguous) {
-  return contiguous.as_strided({contiguous.numel()}, {1}).view(at::kByte);
-}
-
-Tensors bytes(const Tensors& list) {
-  Tensors out;
-  for (const at::Tensor& t : list) out.push_back(bytes(t));
   return out;
 }
 

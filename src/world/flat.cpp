@@ -9,14 +9,6 @@
 namespace intarsia::flat {
 namespace {
 
-at::Tensor bytes(const at::Tensor& t) { return t.view(at::kByte); }
-
-Tensors bytes(const Tensors& list) {
-  Tensors out;
-  for (const at::Tensor& t : list) out.push_back(bytes(t));
-  return out;
-}
-
 std::vector<Counts> bytes(const std::vector<Counts>& counts, std::int64_t element_size) {
   std::vector<Counts> out = counts;
   for (Counts& list : out) {
@@ -40,6 +32,16 @@ Pending started(std::string_view what, Works works, Exchange exchange) {
 }
 
 }  // namespace
+
+// A contiguous tensor of one element or none may have any strides, which a view as bytes does not
+// take.
+Tensors bytes(const Tensors& list) {
+  Tensors out;
+  for (const at::Tensor& t : list) {
+    out.push_back(t.as_strided({t.numel()}, {1}).view(at::kByte));
+  }
+  return out;
+}
 
 at::Tensor plain(const at::Tensor& t) {
   // Autograd's zero tensors have no memory.

@@ -12,6 +12,7 @@
 #include "intarsia/error.h"
 #include "intarsia/in_process.h"
 #include "intarsia/lockstep.h"
+#include "intarsia/tensor.h"
 #include "layout/all_layouts.h"
 
 namespace intarsia {
@@ -190,6 +191,33 @@ TEST(Redistribute, BuffersAreUsedAgain) {
     EXPECT_EQ(move_memory(world).idle, first.idle);
     EXPECT_EQ(move_memory(world).high_water, first.high_water);
   });
+}
+
+// A column of one row, or of none, is contiguous with whatever stride it has.
+TEST(Redistribute, PiecesOfOneElementOrNoneMayHaveAnyStride) {
+  for (const int ranks : {2, 3}) {
+    run_in_process(ranks, [&](World& world) {
+      const Mesh mesh({{"a", ranks}});
+      for (const std::int64_t rows : {1, 2, 3, 4}) {
+        for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kComplexFloat}) {
+          const at::Tensor whole = at::arange(rows * 5).reshape({rows, 5}).to(type);
+          const at::Tensor column =
+              distribute(whole, Layout::parse("S(0)", mesh), world).select(1, 1);
+          EXPECT_TRUE(at::equal(full(column), whole.select(1, 1)));
+          for (const char* to : {"R", "P(sum)", "SS(0,1)"}) {
+            const at::Tensor moved = redistribute(column, Layout::parse(to, mesh));
+            EXPECT_TRUE(at::equal(full(moved), whole.select(1, 1))) << rows << " rows to " << to;
+          }
+          const at::Tensor terms = at::ones({rows, 5}).to(type).select(1, 2);
+          const at::Tensor sum = from_local(terms, Layout::parse("P(sum)", mesh), world);
+          for (const char* to : {"R", "S(0)"}) {
+            const at::Tensor moved = redistribute(sum, Layout::parse(to, mesh));
+            EXPECT_TRUE(at::equal(full(moved), terms * ranks)) << rows << " rows to " << to;
+          }
+        }
+      }
+    });
+  }
 }
 
 TEST(Redistribute, RefusalsNameTheValues) {

@@ -241,6 +241,22 @@ class Checker {
     same("empty", all_reduce(comm, at::zeros({0, 3}), Placement::partial()).tensor(),
          at::zeros({0, 3}));
 
+    // One element and none, with a stride that says nothing.
+    for (const std::int64_t length : {1, 0}) {
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        const at::Tensor column = at::full({length, 5}, double(me), type).select(1, 3);
+        const auto count = static_cast<std::int64_t>(n) * length;
+        same("strides", all_gather(comm, column, 0).tensor(), at::arange(count).to(type));
+        same("strides", all_reduce(comm, column, Placement::partial(Reduction::max)).tensor(),
+             at::full({length}, double(n - 1), type));
+        same("strides", broadcast(comm, column, 0).tensor(), at::zeros({length}, type));
+        Lengths next;
+        for (std::size_t i = 0; i < n; ++i) next.push_back(static_cast<std::int64_t>((i + 1) % n));
+        same("strides", permute(comm, column, next).tensor(),
+             at::full({length}, double((me + n - 1) % n), type));
+      }
+    }
+
     at::Tensor leaf = at::ones({3}).set_requires_grad(true);
     if (n > 1) same("no grad", !all_gather(comm, leaf, 0).tensor().requires_grad());
 
