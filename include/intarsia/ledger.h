@@ -68,7 +68,7 @@ class Ledger {
  public:
   explicit Ledger(std::size_t entries = 4096) : ring_(entries) {}
 
-  /// Makes room for one more group, and says its number.
+  /// The number of the group of this name, which may be made, given back and made again.
   std::uint32_t add_group(std::string name);
   std::string group_name(std::uint32_t group) const;
   std::size_t groups() const;

@@ -27,6 +27,8 @@ class ProcessGroup;
 
 namespace intarsia {
 
+class Groups;
+class GroupSlot;
 class PlanCache;
 class Wire;
 struct Topology;
@@ -70,6 +72,9 @@ struct Member {
 /// it belongs to. A handle, cheap to copy; keep it rather than asking for it again. The group
 /// behind it is made on the first collective, by its members only. In lockstep it stands for all
 /// groups along these axes, whose members all live here.
+///
+/// Dropping handles is no collective, and needs no order among ranks: a group to which no rank has
+/// had a handle for a while gives its connections back, and is made anew if it is asked for again.
 class Comm {
  public:
   /// The number of ranks in each group.
@@ -93,11 +98,10 @@ class Comm {
   Comm() = default;
   std::shared_ptr<Wire> wire() const;
 
-  struct Slot;  // holds the wire once it is made
   std::int64_t size_ = 1;
   std::vector<Member> members_;
   std::string name_;
-  std::shared_ptr<Slot> slot_;
+  std::shared_ptr<GroupSlot> slot_;             // holds the wire once it is made
   std::shared_ptr<const HostedGroups> hosted_;  // where all members live here
 };
 
@@ -210,14 +214,13 @@ class World : public std::enable_shared_from_this<World> {
 
  private:
   explicit World(WorldParts parts);
-  std::shared_ptr<Comm::Slot> slot_for(const std::string& name, const Mesh& group,
-                                       std::int64_t index);
+  std::shared_ptr<GroupSlot> slot_for(const std::string& name, const Mesh& group,
+                                      std::int64_t index);
   Comm hosted_along(const Mesh& mesh, std::span<const std::string> axes, std::string_view purpose);
 
   WorldParts parts_;
   std::shared_ptr<Ledger> ledger_;
   std::unique_ptr<PlanCache> plans_;
-  struct Groups;
   std::unique_ptr<Groups> groups_;
   std::mutex extensions_mutex_;
   std::vector<std::pair<ExtensionMaker, std::unique_ptr<Extension>>> extensions_;

@@ -31,6 +31,9 @@ std::string_view to_text(CallKind kind) {
 
 std::uint32_t Ledger::add_group(std::string name) {
   const std::scoped_lock lock(mutex_);
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i].name == name) return static_cast<std::uint32_t>(i);
+  }
   groups_.push_back({std::move(name)});
   return static_cast<std::uint32_t>(groups_.size() - 1);
 }

@@ -53,6 +53,7 @@ Pending::~Pending() {
     const std::scoped_lock lock(context->mutex);
     auto kept = std::make_shared<State>(std::move(*state_));
     kept->works.context.reset();
+    kept->works.group.reset();
     context->abandoned.push_back(std::move(kept));
     return;
   }

@@ -24,12 +24,13 @@ bool is_bitwise(Reduction how) {
 class C10dWire final : public Wire {
  public:
   C10dWire(c10::intrusive_ptr<c10d::Backend> backend, std::string name, std::uint32_t ledger_group,
-           World& world)
+           World& world, std::weak_ptr<const void> group)
       : backend_(std::move(backend)),
         kind_(backend_->getBackendName()),
         ledger_(world.shared_ledger()),
         context_(std::make_shared<WireContext>(std::move(name), world.shared_ledger())),
         group_(ledger_group),
+        held_(std::move(group)),
         device_(world.device()),
         timeout_(world.timeout()) {}
 
@@ -105,7 +106,7 @@ class C10dWire final : public Wire {
     const auto from = static_cast<int>(std::find(to.begin(), to.end(), me) - to.begin());
     std::vector<at::Tensor> sent{in[0]};
     std::vector<at::Tensor> received{out[0]};
-    Works works{{}, context_};
+    Works works{{}, context_, held_.lock()};
     // Both sides know the sizes, so nothing needs no message.
     if (received[0].numel() > 0) {
       works = part(CallKind::recv, received[0], site,
@@ -184,7 +185,7 @@ class C10dWire final : public Wire {
   template <class Start>
   Works start(CallKind kind, const Start& backend_call) {
     try {
-      return {{backend_call()}, context_};
+      return {{backend_call()}, context_, held_.lock()};
     } catch (const std::exception& error) {
       fail<WorldError>(to_text(kind), "rank ", backend_->getRank(), " of group ", context_->group,
                        " (", kind_, ") could not start: ", text_of(error));
@@ -196,6 +197,7 @@ class C10dWire final : public Wire {
   std::shared_ptr<Ledger> ledger_;
   std::shared_ptr<WireContext> context_;
   std::uint32_t group_;
+  std::weak_ptr<const void> held_;
   at::Device device_;
   std::chrono::milliseconds timeout_;
 };
@@ -203,8 +205,10 @@ class C10dWire final : public Wire {
 }  // namespace
 
 std::unique_ptr<Wire> make_c10d_wire(c10::intrusive_ptr<c10d::Backend> backend, std::string name,
-                                     std::uint32_t ledger_group, World& world) {
-  return std::make_unique<C10dWire>(std::move(backend), std::move(name), ledger_group, world);
+                                     std::uint32_t ledger_group, World& world,
+                                     std::weak_ptr<const void> group) {
+  return std::make_unique<C10dWire>(std::move(backend), std::move(name), ledger_group, world,
+                                    std::move(group));
 }
 
 std::string_view text_of(const std::exception& error) {

@@ -40,6 +40,7 @@ struct WireContext {
 struct Works {
   std::vector<c10::intrusive_ptr<c10d::Work>> list;
   std::shared_ptr<WireContext> context;
+  std::shared_ptr<const void> group = {};  ///< is not given up meanwhile
 };
 using Counts = std::vector<std::int64_t>;
 
@@ -88,9 +89,10 @@ class Wire {
   virtual bool scatters_reduced(at::ScalarType dtype, Reduction how) const = 0;
 };
 
-/// A wire over a c10d backend, for one hosted member.
+/// A wire over a c10d backend, for one hosted member. `group`: what calls under way hold.
 std::unique_ptr<Wire> make_c10d_wire(c10::intrusive_ptr<c10d::Backend> backend, std::string name,
-                                     std::uint32_t ledger_group, World& world);
+                                     std::uint32_t ledger_group, World& world,
+                                     std::weak_ptr<const void> group);
 
 /// Lets the collectives reach the wire of a Comm.
 struct CommAccess {

@@ -18,62 +18,14 @@
 #include "intarsia/plan.h"
 #include "world/backends.h"
 #include "world/delayed_backend.h"
+#include "world/groups.h"
 #include "world/hosted.h"
 #include "world/wire.h"
 
 namespace intarsia {
 
-// ---- groups -------------------------------------------------------------------------------------
-
-/// One group; its wire is made on first use.
-struct Comm::Slot {
-  World& world;
-  const BackendMaker& make_backend;
-  Mesh ranks;  // along one axis
-  std::string name;
-  int index;
-  std::uint32_t ledger_group;
-  std::mutex mutex = {};
-  bool closed = false;
-  std::shared_ptr<Wire> wire = nullptr;
-
-  std::shared_ptr<Wire> connected() {
-    const std::scoped_lock lock(mutex);
-    if (closed) fail<WorldError>("World", "group ", name, " was used after its world was closed");
-    if (!wire) {
-      std::vector<std::int64_t> members;
-      for (std::int64_t i = 0; i < ranks.size(); ++i) members.push_back(ranks.rank_at({i}));
-      try {
-        use(make_backend(name, index, members));
-      } catch (const Error&) {
-        throw;
-      } catch (const std::exception& error) {
-        fail<WorldError>("World", "group ", name, " could not be made by rank ", members[index],
-                         " (all of its ", members.size(),
-                         " members must use it): ", text_of(error));
-      }
-    }
-    return wire;
-  }
-
-  void use(c10::intrusive_ptr<c10d::Backend> backend) {
-    wire = make_c10d_wire(std::move(backend), name, ledger_group, world);
-  }
-
-  void close() {
-    const std::scoped_lock lock(mutex);
-    closed = true;
-    wire.reset();
-  }
-};
-
-struct World::Groups {
-  mutable std::mutex mutex;
-  bool closed = false;
-  std::map<std::string, std::shared_ptr<Comm::Slot>> by_name;
-  std::vector<std::shared_ptr<Comm::Slot>> in_order;
-  std::map<std::string, Comm> hosted;  // in lockstep, by axes and mesh
-};
+// ---- Comm
+// ----------------------------------------------------------------------------------------
 
 std::int64_t Comm::index() const {
   if (members_.size() != 1) {
@@ -100,7 +52,7 @@ std::uint32_t Comm::ledger_group() const {
     fail<ValueError>("Comm::ledger_group", "group ", name_,
                      " is not in the ledger: it has one rank, or none in this process");
   }
-  return slot_->ledger_group;
+  return slot_->ledger_group();
 }
 
 // ---- closing at exit ----------------------------------------------------------------------------
@@ -375,18 +327,11 @@ std::int64_t World::rank() const {
   return parts_.hosted[0];
 }
 
-std::shared_ptr<Comm::Slot> World::slot_for(const std::string& name, const Mesh& group,
-                                            std::int64_t index) {
-  const std::scoped_lock lock(groups_->mutex);
-  if (groups_->closed) fail<WorldError>("World", "the world is closed");
-  auto& slot = groups_->by_name[name];
-  if (!slot) {
-    slot = std::shared_ptr<Comm::Slot>(new Comm::Slot{*this, parts_.make_backend, group.orphan(),
-                                                      name, static_cast<int>(index),
-                                                      ledger_->add_group(name)});
-    groups_->in_order.push_back(slot);
-  }
-  return slot;
+std::shared_ptr<GroupSlot> World::slot_for(const std::string& name, const Mesh& group,
+                                           std::int64_t index) {
+  return groups_->find(name, [&] {
+    return std::make_shared<GroupSlot>(*this, *groups_, parts_.make_backend, group, name, index);
+  });
 }
 
 Comm World::along(const Mesh& mesh, std::span<const std::string> axes, std::string_view purpose) {
@@ -408,7 +353,7 @@ Comm World::along(const Mesh& mesh, std::span<const std::string> axes, std::stri
     const std::int64_t index = (*group.coordinate_of(rank))[0];
     comm.members_.back().index = index;
     comm.slot_ = slot_for(group.to_string() + suffix, group, index);
-    comm.name_ = comm.slot_->name;
+    comm.name_ = comm.slot_->name();
   }
   return comm;
 }
@@ -417,12 +362,7 @@ Comm World::hosted_along(const Mesh& mesh, std::span<const std::string> axes,
                          std::string_view purpose) {
   const std::string name =
       concat(join(axes, ">"), " of ", mesh, purpose.empty() ? "" : " for ", purpose);
-  {
-    const std::scoped_lock lock(groups_->mutex);
-    if (const auto known = groups_->hosted.find(name); known != groups_->hosted.end()) {
-      return known->second;
-    }
-  }
+  if (auto known = groups_->find_hosted(name)) return std::move(*known);
   Comm comm;
   comm.name_ = name;
   std::vector<std::size_t> along;
@@ -449,11 +389,10 @@ Comm World::hosted_along(const Mesh& mesh, std::span<const std::string> axes,
   if (comm.size_ > 1 && !comm.members_.empty()) {
     comm.slot_ = slot_for(name, mesh, 0);
     groups->ledger = ledger_;
-    groups->ledger_group = comm.slot_->ledger_group;
+    groups->ledger_group = comm.slot_->ledger_group();
     comm.hosted_ = std::move(groups);
   }
-  const std::scoped_lock lock(groups_->mutex);
-  return groups_->hosted.try_emplace(name, std::move(comm)).first->second;
+  return groups_->keep_hosted(name, std::move(comm));
 }
 
 Comm World::along(const Mesh& mesh, std::initializer_list<std::string> axes) {
@@ -466,20 +405,10 @@ void World::set_topology(const Topology& topology) {
 
 Comm World::everyone() { return along(Mesh({{"all", size()}}), {"all"}); }
 
-bool World::closed() const {
-  const std::scoped_lock lock(groups_->mutex);
-  return groups_->closed;
-}
+bool World::closed() const { return groups_->closed(); }
 
 void World::close() {
-  std::vector<std::shared_ptr<Comm::Slot>> slots;
-  {
-    const std::scoped_lock lock(groups_->mutex);
-    if (std::exchange(groups_->closed, true)) return;
-    slots.swap(groups_->in_order);
-    groups_->hosted.clear();
-  }
-  for (auto slot = slots.rbegin(); slot != slots.rend(); ++slot) (*slot)->close();
+  if (!groups_->close()) return;
   try {
     if (parts_.on_close) parts_.on_close();
   } catch (const std::exception&) {
