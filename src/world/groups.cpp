@@ -20,6 +20,7 @@ GroupSlot::GroupSlot(World& world, Groups& groups, const BackendMaker& make_back
       ledger_group_(world.ledger().add_group(name_)) {}
 
 std::shared_ptr<Wire> GroupSlot::connected() {
+  if (forks_ != forks()) fail_in_fork(concat("group ", name_));
   const std::scoped_lock lock(mutex_);
   if (closed_) fail<WorldError>("World", "group ", name_, " was used after its world was closed");
   if (wire_ && !given_up_) return wire_;
@@ -31,8 +32,10 @@ std::shared_ptr<Wire> GroupSlot::connected() {
       make();
     }
   } catch (const Error&) {
+    groups_.failed()->store(true);
     throw;
   } catch (const std::exception& error) {
+    groups_.failed()->store(true);
     fail<WorldError>("World", "group ", name_, " could not be made by rank ",
                      ranks_.rank_at({index_}), " (all of its ", ranks_.size(),
                      " members must use it): ", text_of(error));
@@ -51,7 +54,14 @@ void GroupSlot::make() {
 }
 
 void GroupSlot::set_wire(Backend backend) {
-  wire_ = make_c10d_wire(std::move(backend), name_, ledger_group_, world_, weak_from_this());
+  wire_ = make_c10d_wire(std::move(backend), world_,
+                         {name_, ledger_group_, groups_.failed(), weak_from_this()});
+}
+
+/// The threads of a parent's wire are not in its fork, where ending it would wait for them.
+void GroupSlot::drop_wire() {
+  if (forks_ != forks()) new std::shared_ptr<Wire>(wire_);
+  wire_.reset();
 }
 
 void GroupSlot::use(Backend backend) {
@@ -63,7 +73,7 @@ void GroupSlot::use(Backend backend) {
 void GroupSlot::close() {
   const std::scoped_lock lock(mutex_);
   closed_ = true;
-  wire_.reset();
+  drop_wire();
   use_.reset();
 }
 

@@ -6,6 +6,7 @@
 // given up. So groups that come and go are bounded in number, and those that stay cost nothing.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "intarsia/world.h"
 #include "world/backends.h"
 #include "world/group_use.h"
+#include "world/process.h"
 #include "world/wire.h"
 
 namespace intarsia {
@@ -28,6 +30,9 @@ class GroupSlot : public std::enable_shared_from_this<GroupSlot> {
  public:
   GroupSlot(World& world, Groups& groups, const BackendMaker& make_backend, const Mesh& ranks,
             std::string name, std::int64_t index);
+  ~GroupSlot() { drop_wire(); }
+  GroupSlot(const GroupSlot&) = delete;
+  GroupSlot& operator=(const GroupSlot&) = delete;
 
   const std::string& name() const { return name_; }
   std::uint32_t ledger_group() const { return ledger_group_; }
@@ -45,6 +50,7 @@ class GroupSlot : public std::enable_shared_from_this<GroupSlot> {
  private:
   void make();
   void set_wire(Backend backend);
+  void drop_wire();
 
   World& world_;
   Groups& groups_;
@@ -53,6 +59,7 @@ class GroupSlot : public std::enable_shared_from_this<GroupSlot> {
   std::string name_;
   int index_;
   std::uint32_t ledger_group_;
+  std::uint32_t forks_ = forks();
   std::mutex mutex_;
   bool closed_ = false;
   std::shared_ptr<Wire> wire_;
@@ -84,6 +91,12 @@ class Groups {
   /// longest unused first.
   void give_up_unused();
 
+  /// Whether a call or the making of a group failed, so that ranks may be gone. It outlives the
+  /// world.
+  const std::shared_ptr<std::atomic<bool>>& failed() const { return failed_; }
+  /// Whether this process is a fork of the one that made them.
+  bool inherited() const { return forks_ != forks(); }
+
   /// Closes all, the last made first. False: they were closed before.
   bool close();
   bool closed() const;
@@ -97,6 +110,8 @@ class Groups {
   void check_open() const;
   std::vector<SlotPtr> unused();
 
+  std::shared_ptr<std::atomic<bool>> failed_ = std::make_shared<std::atomic<bool>>(false);
+  std::uint32_t forks_ = forks();
   mutable std::mutex mutex_;
   bool closed_ = false;
   std::uint64_t made_ = 0;

@@ -46,6 +46,11 @@ Pending& Pending::operator=(Pending&& other) noexcept {
 
 Pending::~Pending() {
   if (!state_ || state_->works.list.empty()) return;
+  // In a fork nobody finishes what the parent began; the buffers are copies that nothing writes to.
+  if (state_->works.context->forks != forks()) {
+    (void)state_.release();
+    return;
+  }
   // An exception passes by: the other ranks may never come, and must not keep the error from being
   // seen. The buffers stay with the group, whose backend may still read and write them.
   if (std::uncaught_exceptions() > state_->exceptions) {

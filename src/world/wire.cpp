@@ -23,14 +23,14 @@ bool is_bitwise(Reduction how) {
 
 class C10dWire final : public Wire {
  public:
-  C10dWire(c10::intrusive_ptr<c10d::Backend> backend, std::string name, std::uint32_t ledger_group,
-           World& world, std::weak_ptr<const void> group)
+  C10dWire(c10::intrusive_ptr<c10d::Backend> backend, World& world, WireGroup group)
       : backend_(std::move(backend)),
         kind_(backend_->getBackendName()),
         ledger_(world.shared_ledger()),
-        context_(std::make_shared<WireContext>(std::move(name), world.shared_ledger())),
-        group_(ledger_group),
-        held_(std::move(group)),
+        context_(std::make_shared<WireContext>(std::move(group.name), world.shared_ledger(),
+                                               std::move(group.failed))),
+        group_(group.in_ledger),
+        held_(std::move(group.held)),
         device_(world.device()),
         timeout_(world.timeout()) {}
 
@@ -187,6 +187,7 @@ class C10dWire final : public Wire {
     try {
       return {{backend_call()}, context_, held_.lock()};
     } catch (const std::exception& error) {
+      context_->failed->store(true);
       fail<WorldError>(to_text(kind), "rank ", backend_->getRank(), " of group ", context_->group,
                        " (", kind_, ") could not start: ", text_of(error));
     }
@@ -204,11 +205,9 @@ class C10dWire final : public Wire {
 
 }  // namespace
 
-std::unique_ptr<Wire> make_c10d_wire(c10::intrusive_ptr<c10d::Backend> backend, std::string name,
-                                     std::uint32_t ledger_group, World& world,
-                                     std::weak_ptr<const void> group) {
-  return std::make_unique<C10dWire>(std::move(backend), std::move(name), ledger_group, world,
-                                    std::move(group));
+std::unique_ptr<Wire> make_c10d_wire(c10::intrusive_ptr<c10d::Backend> backend, World& world,
+                                     WireGroup group) {
+  return std::make_unique<C10dWire>(std::move(backend), world, std::move(group));
 }
 
 std::string_view text_of(const std::exception& error) {
@@ -218,10 +217,14 @@ std::string_view text_of(const std::exception& error) {
 
 void wait_for(const Works& works, std::string_view what) {
   constexpr std::size_t kLastCalls = 8;
+  if (!works.list.empty() && works.context->forks != forks()) {
+    fail_in_fork(concat("the ", what, " over group ", works.context->group));
+  }
   for (const auto& work : works.list) {
     try {
       work->wait();
     } catch (const std::exception& error) {
+      works.context->failed->store(true);
       fail<WorldError>(what, "over group ", works.context->group,
                        " did not finish: ", text_of(error), "\nthe last calls of this rank:\n",
                        works.context->ledger->dump(kLastCalls));

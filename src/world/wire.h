@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <source_location>
@@ -15,6 +16,7 @@
 #include "intarsia/ledger.h"
 #include "intarsia/placement.h"
 #include "intarsia/world.h"
+#include "world/process.h"
 
 namespace intarsia {
 
@@ -31,6 +33,9 @@ struct CallSite {
 struct WireContext {
   std::string group;
   std::shared_ptr<const Ledger> ledger;
+  /// Set when a call fails.
+  std::shared_ptr<std::atomic<bool>> failed;
+  std::uint32_t forks = intarsia::forks();
   /// Calls whose results nobody waits for, because an exception passed by: their buffers.
   std::mutex mutex = {};
   std::vector<std::shared_ptr<void>> abandoned = {};
@@ -89,10 +94,17 @@ class Wire {
   virtual bool scatters_reduced(at::ScalarType dtype, Reduction how) const = 0;
 };
 
-/// A wire over a c10d backend, for one hosted member. `group`: what calls under way hold.
-std::unique_ptr<Wire> make_c10d_wire(c10::intrusive_ptr<c10d::Backend> backend, std::string name,
-                                     std::uint32_t ledger_group, World& world,
-                                     std::weak_ptr<const void> group);
+/// The group of a wire.
+struct WireGroup {
+  std::string name;
+  std::uint32_t in_ledger;
+  std::shared_ptr<std::atomic<bool>> failed;  ///< is set when a call fails
+  std::weak_ptr<const void> held;             ///< by calls that are under way
+};
+
+/// A wire over a c10d backend, for one hosted member.
+std::unique_ptr<Wire> make_c10d_wire(c10::intrusive_ptr<c10d::Backend> backend, World& world,
+                                     WireGroup group);
 
 /// Lets the collectives reach the wire of a Comm.
 struct CommAccess {

@@ -20,6 +20,7 @@
 #include "world/delayed_backend.h"
 #include "world/groups.h"
 #include "world/hosted.h"
+#include "world/process.h"
 #include "world/wire.h"
 
 namespace intarsia {
@@ -55,70 +56,22 @@ std::uint32_t Comm::ledger_group() const {
   return slot_->ledger_group();
 }
 
-// ---- closing at exit ----------------------------------------------------------------------------
+// ---- connecting ---------------------------------------------------------------------------------
 
 namespace {
 
-/// Worlds that are alive: a process that exits with an open Gloo group aborts.
-class LiveWorlds {
- public:
-  static LiveWorlds& instance() {
-    static auto* worlds = new LiveWorlds;
-    return *worlds;
-  }
-
-  void add(World* world) {
-    const std::scoped_lock lock(mutex_);
-    if (!std::exchange(registered_, true)) std::atexit([] { instance().close_all(); });
-    worlds_.insert(world);
-  }
-
-  void remove(World* world) {
-    const std::scoped_lock lock(mutex_);
-    worlds_.erase(world);
-  }
-
-  /// A rank's store at an address, which is kept until the process exits: a world that is made
-  /// after another was closed meets at the same one.
-  c10::intrusive_ptr<c10d::Store> store(
-      const std::string& key, const std::function<c10::intrusive_ptr<c10d::Store>()>& make) {
-    {
-      const std::scoped_lock lock(mutex_);
-      if (const auto found = stores_.find(key); found != stores_.end()) return found->second;
-    }
-    auto made = make();  // may wait for another rank, perhaps in another thread of this process
-    const std::scoped_lock lock(mutex_);
-    return stores_[key] = std::move(made);
-  }
-
-  /// How often this was asked before for the same key.
-  int count(const std::string& key) {
-    const std::scoped_lock lock(mutex_);
-    return counts_[key]++;
-  }
-
- private:
-  void close_all() {
-    const std::scoped_lock lock(mutex_);
-    for (World* world : worlds_) world->close();
-    stores_.clear();
-  }
-
-  std::mutex mutex_;
-  bool registered_ = false;
-  std::set<World*> worlds_;
-  std::map<std::string, c10::intrusive_ptr<c10d::Store>> stores_;
-  std::map<std::string, int> counts_;
-};
-
-/// Rank 0's process serves the store: it must outlive the others' last look at it.
-void say_goodbye(c10d::Store& store, int size, bool serves) {
-  constexpr auto kPatience = std::chrono::seconds(10);
-  const auto start = std::chrono::steady_clock::now();
+/// Rank 0's process serves the store: it must outlive the others' last look at it. After a failure
+/// some may never come: then it waits only as long as others do.
+void say_goodbye(c10d::Store& store, int size, bool serves, bool failed) {
+  using Clock = std::chrono::steady_clock;
+  const auto patience = failed ? std::chrono::milliseconds(500) : std::chrono::seconds(10);
+  auto news = Clock::now();
   std::int64_t left = store.add("intarsia/goodbye", 1);
-  while (serves && left < size && std::chrono::steady_clock::now() - start < kPatience) {
+  while (serves && left < size && Clock::now() - news < patience) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    left = store.add("intarsia/goodbye", 0);
+    const std::int64_t now = store.add("intarsia/goodbye", 0);
+    if (failed && now != left) news = Clock::now();
+    left = now;
   }
 }
 
@@ -199,6 +152,7 @@ World::World(WorldParts parts)
 World::~World() {
   LiveWorlds::instance().remove(this);
   close();
+  if (groups_->inherited()) (void)groups_.release();  // with connections and threads of the parent
 }
 
 std::shared_ptr<World> World::assemble(WorldParts parts) {
@@ -265,10 +219,12 @@ std::shared_ptr<World> World::connect(const Rendezvous& r, const WorldOptions& o
   const auto store = meet(r, options.timeout);
   parts.store = store;
   parts.make_backend = backend_maker(backend, store, parts, r.address, options);
-  parts.on_close = [store, size = r.size, serves = r.rank == 0 && r.rank0_serves] {
-    say_goodbye(*store, size, serves);
+  auto world = assemble(std::move(parts));
+  world->parts_.on_close = [store, size = r.size, serves = r.rank == 0 && r.rank0_serves,
+                            failed = world->groups_->failed()] {
+    say_goodbye(*store, size, serves, failed->load());
   };
-  return with_topology(assemble(std::move(parts)), options);
+  return with_topology(std::move(world), options);
 }
 
 std::shared_ptr<World> World::adopt(const std::string& group_name, const WorldOptions& options) {
@@ -408,7 +364,7 @@ Comm World::everyone() { return along(Mesh({{"all", size()}}), {"all"}); }
 bool World::closed() const { return groups_->closed(); }
 
 void World::close() {
-  if (!groups_->close()) return;
+  if (groups_->inherited() || !groups_->close()) return;
   try {
     if (parts_.on_close) parts_.on_close();
   } catch (const std::exception&) {
