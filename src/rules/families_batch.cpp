@@ -271,9 +271,42 @@ Sizes fft_sizes(const Question& q) {
 
 }  // namespace intarsia::rules
 
-intarsia::Rule intarsia::index_rule(std::string name, std::string indices, RuleOptions options) {
+namespace intarsia {
+namespace {
+
+/// Every letter of a result is one of an operand, but for `k`, which m and n make.
+void check_letters(const std::string& indices, const rules::Formula& f) {
+  std::string known;
+  for (const rules::Term& term : f.in) known += term.letters;
+  const auto has = [&](char c) { return known.find(c) != std::string::npos; };
+  for (const rules::Term& term : f.out) {
+    for (const char c : term.letters) {
+      if (std::isdigit(static_cast<unsigned char>(c)) != 0 || has(c)) continue;
+      if (c == 'k' && has('m') && has('n')) continue;
+      fail<ValueError>("index_rule", "'", indices, "' has a result with the index ", c,
+                       ", which no operand has; only their lengths are known");
+    }
+  }
+}
+
+}  // namespace
+
+Rule index_rule(std::string name, std::string indices, RuleOptions options) {
   if (indices.find("->") == std::string::npos) {
     fail<ValueError>("index_rule", "'", indices, "' has no ->; `MK,KN -> MN` is a product");
   }
-  return rules::batched(std::move(name), indices, std::move(options));
+  const rules::Formula f(indices);
+  check_letters(indices, f);
+  const auto for_call = [name, indices, operands = f.in.size()](const Question& q) {
+    if (q.inputs() != operands) {
+      fail<ValueError>("index_rule", "'", indices, "' is for ", operands, " operands, but ", name,
+                       " has ", q.inputs(),
+                       "; name the last dimensions of each, also of those in lists and of optional "
+                       "ones that were not passed");
+    }
+    return indices;
+  };
+  return rules::batched(std::move(name), for_call, std::move(options));
 }
+
+}  // namespace intarsia

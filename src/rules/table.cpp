@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "rules/added.h"
+#include "rules/checked.h"
 #include "rules/families.h"
 #include "rules/formulas.h"
 
@@ -447,7 +448,7 @@ RuleHandle add_rule(Rule rule) {
   }
   constexpr std::string_view kAten = "aten::";
   if (rule.name.starts_with(kAten)) rule.name.erase(0, kAten.size());
-  auto kept = std::make_shared<const Rule>(std::move(rule));
+  auto kept = std::make_shared<const Rule>(checked(std::move(rule)));
   Added& added = Added::instance();
   {
     const std::scoped_lock lock(added.mutex);

@@ -173,6 +173,37 @@ def test_errors_of_rules_are_shown():
     refuses(ValueError, "Row::parse", lambda: it.add_rule("mylib::scaled_mm", ["S(0) R"]))
 
 
+def test_rules_for_other_calls_are_refused_in_words():
+    """Rows and sizes with other numbers of operands or results than the op has; never a crash."""
+
+    def said(rows, sizes=None):
+        with it.add_rule("mylib::scaled_mm", rows, sizes), it.lockstep("[x=2]"):
+            x, y = it.ones([4, 6], "S(0)"), it.ones([6, 2], "R")
+            try:
+                torch.ops.mylib.scaled_mm(x, y, 2.0)
+            except (ValueError, RuntimeError) as error:
+                return str(error)
+            return "it ran"
+
+    of = "[add_rule] the rule of mylib::scaled_mm gives"
+    op = "mylib::scaled_mm has"
+    for row, count in (("S(0) -> S(0)", "1 operand,"), ("S(0),R,R -> S(0)", "3 operands,"), ("P -> P", "1 operand,")):
+        assert f"{of} the row '{row}' for {count} but {op} 2 tensors" in said([row], product_sizes)
+        assert f"{of} the row '{row}' for {count} but {op} 2 tensors" in said(lambda q, row=row: [row], product_sizes)
+    assert f"{of} the row 'S(0),R -> S(0),R' with 2 results, but {op} 1" in said(["S(0),R -> S(0),R"], product_sizes)
+    assert f"{of} the row 'S(0),R -> S(0) by formula', but has no formula" in said(
+        ["S(0),R -> S(0) by formula"], product_sizes
+    )
+    assert "S(5) cuts dimension 5, but the tensor has only 2" in said(["S(0),S(5) -> S(0)"], product_sizes)
+    assert "S(7) cuts dimension 7, but the tensor has only 2" in said(["S(0),R -> S(7)"], product_sizes)
+    assert f"{of} the sizes of 2 results, but {op} 1" in said(ROWS, lambda q: [[4, 2], [4, 2]])
+    assert f"{of} a result the sizes (4, -2)" in said(ROWS, lambda q: [[4, -2]])
+    for text, count in (("MK -> MK", 1), ("MK,KN,Q -> MN", 3)):
+        assert f"'{text}' is for {count} operands, but mylib::scaled_mm has 2" in said(text)
+    assert f"{of} the sizes of 2 results, but {op} 1" in said("MK,KN -> MN,M")
+    refuses(ValueError, "the index Q, which no operand has", lambda: it.add_rule("mylib::scaled_mm", "MK,KN -> MQ"))
+
+
 def test_other_threads_run_meanwhile():
     ticks, stop = [], threading.Event()
 
