@@ -35,6 +35,24 @@ NamedTensors named_tensors(const Items& items, NamedTensors begin = {}) {
   return begin;
 }
 
+/// The module that `make` made: itself, or what a std::shared_ptr or a holder such as
+/// torch::nn::Linear points to.
+template <class Made>
+auto& module_of(Made& made) {
+  if constexpr (requires { made.named_parameters(); }) {
+    return made;
+  } else {
+    return *made;
+  }
+}
+
+/// Its parameters and buffers.
+template <class Made>
+NamedTensors tensors_of(Made& made) {
+  auto& module = module_of(made);
+  return named_tensors(module.named_buffers(), named_tensors(module.named_parameters()));
+}
+
 /// Whether a name fits a pattern.
 bool matches(std::string_view name, std::string_view pattern);
 
@@ -61,14 +79,13 @@ class BuildScope {
   bool active_ = true;
 };
 
-/// Makes a module (a std::shared_ptr to one, or a holder such as torch::nn::Linear) in a scope.
+/// Makes a module (itself, a std::shared_ptr to one, or a holder such as torch::nn::Linear) in a
+/// scope.
 template <class Make>
 auto build(World& world, const Mesh& mesh, const LayoutPatterns& patterns, Make&& make) {
   BuildScope scope(world, mesh);
   auto module = make();
-  const auto tensors =
-      named_tensors(module->named_buffers(), named_tensors(module->named_parameters()));
-  scope.finish(tensors, patterns);
+  scope.finish(tensors_of(module), patterns);
   return module;
 }
 

@@ -2,7 +2,7 @@
 // used.
 //
 //     const FullyShardOptions over{.shard = {"dp"}};
-//     auto net = build_sharded(*world, mesh, LayoutPatterns{}, over, [] { return Net(); });
+//     auto net = build_sharded(*world, mesh, {}, over, [] { return Net(); });
 //     torch::optim::AdamW optimizer(net->parameters(), 1e-3);
 //     net->forward(batch).square().mean().backward();  // as on one device
 //     optimizer.step();
@@ -29,6 +29,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -172,32 +173,27 @@ template <class Module>
 struct Sharded {
   Module module;
   std::shared_ptr<FullyShard> sharding;
-  auto operator->() { return module.operator->(); }
-  auto& operator*() { return *module; }
+  auto operator->() { return &module_of(module); }
+  auto& operator*() { return module_of(module); }
 };
 
 /// Makes a module whose parameters are sharded from birth: no rank ever holds a whole one, unless
-/// it uses it. `layouts` are those in use: patterns (see build.h), a plan of tensor parallelism, or
-/// a function that gives patterns for the module.
-template <class Layouts, class Make>
-auto build_sharded(World& world, const Mesh& mesh, const Layouts& layouts,
-                   const FullyShardOptions& options, Make&& make,
-                   const std::vector<std::string>& blocks = {}) {
+/// it uses it. `layouts_of_module`: a function that gives the layouts in use, as patterns (see
+/// build.h), for what `make` made.
+template <class LayoutsOf, class Make>
+requires std::invocable < const LayoutsOf&, std::invoke_result_t<Make&>
+& > auto build_sharded(World& world, const Mesh& mesh, const LayoutsOf& layouts_of_module,
+                       const FullyShardOptions& options, Make&& make,
+                       const std::vector<std::string>& blocks = {}) {
   BuildScope scope(world, mesh);
-  auto module = make();
-  const auto parameters = named_tensors(module->named_parameters());
-  const auto buffers = named_tensors(module->named_buffers());
-  LayoutPatterns patterns;
-  if constexpr (std::is_convertible_v<Layouts, TensorParallelPlan>) {
-    patterns = layouts_of(layouts, mesh, module);
-  } else if constexpr (std::is_convertible_v<Layouts, LayoutPatterns>) {
-    patterns = layouts;
-  } else {
-    patterns = layouts(module);
-  }
+  auto made = make();
+  auto& module = module_of(made);
+  const auto parameters = named_tensors(module.named_parameters());
+  const auto buffers = named_tensors(module.named_buffers());
+  const LayoutPatterns patterns = layouts_of_module(made);
   const ShardedBuild plan = plan_sharded_build(mesh, parameters, buffers, patterns, options);
-  scope.finish(named_tensors(module->named_buffers(), parameters), plan.stored);
-  auto groups = parameter_groups(*module, blocks);
+  scope.finish(named_tensors(module.named_buffers(), parameters), plan.stored);
+  auto groups = parameter_groups(module, blocks);
   for (ParameterGroup& group : groups) {
     for (ShardedParameter& p : group.parameters) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -206,7 +202,28 @@ auto build_sharded(World& world, const Mesh& mesh, const Layouts& layouts,
     }
   }
   auto sharding = fully_shard(std::move(groups), options);
-  return Sharded<decltype(module)>{std::move(module), std::move(sharding)};
+  return Sharded<decltype(made)>{std::move(made), std::move(sharding)};
+}
+
+/// The same with patterns, which may be written as braces: `{}` for parameters that are whole in
+/// use.
+template <class Make>
+auto build_sharded(World& world, const Mesh& mesh, const LayoutPatterns& patterns,
+                   const FullyShardOptions& options, Make&& make,
+                   const std::vector<std::string>& blocks = {}) {
+  return build_sharded(
+      world, mesh, [&](const auto&) { return patterns; }, options, std::forward<Make>(make),
+      blocks);
+}
+
+/// The same by a plan of tensor parallelism.
+template <std::derived_from<TensorParallelPlan> Plan, class Make>
+auto build_sharded(World& world, const Mesh& mesh, const Plan& plan,
+                   const FullyShardOptions& options, Make&& make,
+                   const std::vector<std::string>& blocks = {}) {
+  return build_sharded(
+      world, mesh, [&](const auto& made) { return layouts_of(plan, mesh, made); }, options,
+      std::forward<Make>(make), blocks);
 }
 
 }  // namespace intarsia

@@ -19,6 +19,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -144,28 +145,25 @@ struct LlamaPlanOptions {
 /// with sequence parallelism 2 S->R and 2 P->S in each direction, and the gradients of the norms.
 TensorParallelPlan llama_plan(const LlamaPlanOptions& options = {});
 
-/// The same for a module (a std::shared_ptr to one, or a holder).
+/// The same for a module (itself, a std::shared_ptr to one, or a holder).
 template <class Module>
 LayoutPatterns layouts_of(const TensorParallelPlan& plan, const Mesh& mesh, const Module& module) {
   std::vector<std::string> modules;
-  for (const auto& item : module->named_modules("", /*include_self=*/false))
+  for (const auto& item : module_of(module).named_modules("", /*include_self=*/false))
     modules.push_back(item.key());
   std::vector<NamedShape> tensors;
-  for (const auto& item : module->named_parameters())
-    tensors.emplace_back(item.key(), item.value().sizes().vec());
-  for (const auto& item : module->named_buffers())
-    tensors.emplace_back(item.key(), item.value().sizes().vec());
+  for (const auto& [name, tensor] : tensors_of(module))
+    tensors.emplace_back(name, tensor.sizes().vec());
   return layouts(plan, mesh, modules, tensors);
 }
 
-/// `build` by a plan. A plan without entries replicates all.
-template <class Make>
-auto build(World& world, const Mesh& mesh, const TensorParallelPlan& plan, Make&& make) {
+/// `build` by a plan. A plan without entries replicates all. The plan has its name where it is
+/// passed: braces stand for LayoutPatterns.
+template <std::derived_from<TensorParallelPlan> Plan, class Make>
+auto build(World& world, const Mesh& mesh, const Plan& plan, Make&& make) {
   BuildScope scope(world, mesh);
   auto module = make();
-  const auto tensors =
-      named_tensors(module->named_buffers(), named_tensors(module->named_parameters()));
-  scope.finish(tensors, layouts_of(plan, mesh, module));
+  scope.finish(tensors_of(module), layouts_of(plan, mesh, module));
   return module;
 }
 

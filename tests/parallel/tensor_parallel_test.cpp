@@ -9,6 +9,7 @@
 #include "error_text.h"
 #include "intarsia/communication.h"
 #include "intarsia/error.h"
+#include "intarsia/fully_shard.h"
 #include "tensor/tensors.h"
 
 namespace intarsia {
@@ -194,6 +195,44 @@ TEST(TensorParallel, BuildsModulesByAPlan) {
           build(world, kMesh, wrong, [] { return Mlp(); });
         },
         {"'upp' fits no module; near names are up, down"});
+  });
+}
+
+/// What `build` and `build_sharded` are given and give, as it is written down: braces with any
+/// number of entries, modules, pointers to modules, and holders.
+TEST(TensorParallel, BuildIsWrittenInEveryForm) {
+  on_mesh(kMesh, [&](World& world) {
+    const auto value = [] { return MlpImpl(); };
+    const auto pointer = [] { return std::make_shared<MlpImpl>(); };
+    const auto holder = [] { return Mlp(); };
+    const auto expect = [](const MlpImpl& mlp, const char* up, const char* down) {
+      EXPECT_EQ(layout_of(mlp.up->weight).placements_text(), up);
+      EXPECT_EQ(layout_of(mlp.down->weight).placements_text(), down);
+    };
+    expect(build(world, kMesh, {}, value), "R,R", "R,R");
+    expect(build(world, kMesh, {{"up.*", "R,S(0)"}}, value), "R,S(0)", "R,R");
+    expect(*build(world, kMesh, {{"up.*", "R,S(0)"}}, pointer), "R,S(0)", "R,R");
+    expect(*build(world, kMesh, {{"up.*", "R,S(0)"}, {"down.weight", "R,S(1)"}}, holder), "R,S(0)",
+           "R,S(1)");
+    expect(*build(world, kMesh,
+                  {{"up.*", "R,S(0)"}, {"down.weight", "R,S(1)"}, {"down.bias", "R,R"}}, pointer),
+           "R,S(0)", "R,S(1)");
+    const LayoutPatterns patterns{{"up.*", "R,S(0)"}};
+    expect(*build(world, kMesh, patterns, holder), "R,S(0)", "R,R");
+    const TensorParallelPlan plan{"tp", {{"up", column()}, {"down", row()}}};
+    expect(build(world, kMesh, plan, value), "R,S(0)", "R,S(1)");
+    expect(*build(world, kMesh, plan, pointer), "R,S(0)", "R,S(1)");
+
+    const FullyShardOptions dp{.shard = {"dp"}};
+    expect(*build_sharded(world, kMesh, {}, dp, value), "S(0),R", "S(0),R");
+    expect(*build_sharded(world, kMesh, {}, {.shard = {"dp"}}, pointer), "S(0),R", "S(0),R");
+    expect(*build_sharded(world, kMesh, {{"up.*", "R,S(1)"}}, dp, holder), "S(0),S(1)", "S(0),R");
+    expect(
+        *build_sharded(world, kMesh, {{"up.*", "R,S(1)"}, {"down.weight", "R,S(1)"}}, dp, holder),
+        "S(0),S(1)", "S(0),S(1)");
+    expect(*build_sharded(world, kMesh, plan, dp, value, {"up", "down"}), "S(0),S(0)", "S(0),S(1)");
+    const auto by_module = [&](const auto& made) { return layouts_of(plan, kMesh, made); };
+    expect(*build_sharded(world, kMesh, by_module, dp, pointer), "S(0),S(0)", "S(0),S(1)");
   });
 }
 
