@@ -6,6 +6,10 @@ if(NOT Torch_VERSION VERSION_EQUAL 2.13.0)
   message(WARNING "Intarsia is built and tested with torch 2.13.0; this is ${Torch_VERSION}.")
 endif()
 
+# What is installed finds the libtorch that it was built with. CMake adds it to the path of libraries
+# by itself, but not where it stands in the source folder, as in a virtual environment there.
+get_filename_component(INTARSIA_TORCH_FOLDER "${TORCH_LIBRARY}" DIRECTORY)
+
 # c10d's Gloo header needs declarations that the wheel does not ship; see the folder's README.
 find_path(INTARSIA_GLOO_HEADERS gloo/context.h)
 

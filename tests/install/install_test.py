@@ -2,11 +2,12 @@
 
     install_test.py BUILD_DIRECTORY
 
-Prints what each run said; exits with 0 only if all of it worked.
+The installed programs must run too. Prints what each run said; exits with 0 only if all of it worked.
 """
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -22,12 +23,25 @@ def run(*command, **options):
     subprocess.run([str(c) for c in command], check=True, timeout=600, **options)
 
 
+def check_programs(prefix):
+    """Each program of the package finds its library and libtorch, with nothing in the environment to help."""
+    bare = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+    intarsia = prefix / "bin" / "intarsia"
+    expected = {"ops": r"^mm  rule  ", "plan --help": r"^Usage: intarsia plan", "doctor": r"^ok +torch ",
+                "calibrate --help": r"^Usage: intarsia calibrate"}  # fmt: skip
+    for command, line in expected.items():
+        result = subprocess.run([intarsia, *command.split()], env=bare, capture_output=True, text=True, timeout=120)
+        assert re.search(line, result.stdout, re.M), f"intarsia {command}: {result.stdout[:500]}{result.stderr}"
+    print("the installed programs run: ops, plan, calibrate, doctor")
+
+
 def main(build):
     with tempfile.TemporaryDirectory() as temporary:
         temporary = pathlib.Path(temporary)
         prefix, project, foreign = (temporary / name for name in ("prefix", "project", "foreign"))
         quiet = {"stdout": subprocess.DEVNULL}
         run("cmake", "--install", build, "--prefix", prefix, **quiet)
+        check_programs(prefix)
         shutil.copytree(ROOT / "examples" / "first", project)
         run("cmake", "-G", "Ninja", "-S", project, "-B", foreign,
             f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release", **quiet)  # fmt: skip
