@@ -26,11 +26,17 @@ std::vector<at::Tensor> redistribute_pieces(
     World& world, at::TensorList pieces, const std::shared_ptr<const Plan>& plan,
     const Call& call = {}, std::source_location where = std::source_location::current());
 
+struct StartOptions {
+  /// What is moved is not written to before `wait` has returned, so that it may be read until then.
+  /// Else what would be read so is copied first: at most the pieces of this process.
+  bool source_stays = false;
+};
+
 /// The same, without waiting for the last collective: what comes next can be computed meanwhile.
-/// The pieces given must not be written to before the result was waited for.
 Pending start_redistribute(World& world, at::TensorList pieces,
                            const std::shared_ptr<const Plan>& plan, const Call& call = {},
-                           std::source_location where = std::source_location::current());
+                           std::source_location where = std::source_location::current(),
+                           const StartOptions& options = {});
 
 /// A tensor's pieces and where they go.
 struct PiecesToMove {
@@ -53,17 +59,18 @@ class MovingTensor {
   bool done() const { return pending_.done(); }
 
  private:
-  friend MovingTensor start_redistribute(const at::Tensor&, const Layout&);
+  friend MovingTensor start_redistribute(const at::Tensor&, const Layout&, const StartOptions&);
   MovingTensor(at::Tensor from, std::shared_ptr<const Plan> plan, Pending pending);
   at::Tensor from_;
   std::shared_ptr<const Plan> plan_;
   Pending pending_;
 };
 
-/// Begins a redistribution; what comes next can be computed meanwhile. The tensor must not be
-/// written to before the result was waited for. Outside autograd: gradients do not pass.
-/// COLLECTIVE: all ranks of the mesh.
-MovingTensor start_redistribute(const at::Tensor& tensor, const Layout& layout);
+/// Begins a redistribution of the tensor as it is now; what comes next can be computed meanwhile,
+/// and written to the tensor. Outside autograd: gradients do not pass. COLLECTIVE: all ranks of the
+/// mesh.
+MovingTensor start_redistribute(const at::Tensor& tensor, const Layout& layout,
+                                const StartOptions& options = {});
 
 /// Many tensors of one world in new layouts: steps over the same ranks are one collective for all
 /// tensors of a dtype. Outside autograd. COLLECTIVE: all ranks of the meshes.

@@ -89,9 +89,12 @@ void bind_moves(py::module_& m) {
       .def("wait", &MovingTensor::wait, WithoutGil(),
            "The tensor in its new layout, outside autograd.")
       .def("done", &MovingTensor::done);
-  m.def("start_redistribute",
-        py::overload_cast<const at::Tensor&, const Layout&>(&start_redistribute), "tensor"_a,
-        "layout"_a, WithoutGil());
+  m.def(
+      "start_redistribute",
+      [](const at::Tensor& tensor, const Layout& layout, bool source_stays) {
+        return start_redistribute(tensor, layout, {.source_stays = source_stays});
+      },
+      "tensor"_a, "layout"_a, "source_stays"_a = false, WithoutGil());
   m.def("redistribute_together", &redistribute_together, "tensors"_a, "layouts"_a, WithoutGil());
   m.def("redistribute_between",
         py::overload_cast<const at::Tensor&, const Layout&>(&redistribute_between), "tensor"_a,

@@ -114,9 +114,13 @@ def redistribute(tensor: Tensor, layout: LayoutLike) -> Tensor:
     return _C.redistribute(tensor, _beside(layout, tensor))
 
 
-def start_redistribute(tensor: Tensor, layout: LayoutLike) -> _C.MovingTensor:
-    """Begins a redistribution; wait() gives the tensor. Outside autograd. COLLECTIVE: all ranks of the mesh."""
-    return _C.start_redistribute(tensor, _beside(layout, tensor))
+def start_redistribute(tensor: Tensor, layout: LayoutLike, *, source_stays: bool = False) -> _C.MovingTensor:
+    """Begins a redistribution of the tensor as it is now; wait() gives the result. Outside autograd.
+
+    `source_stays`: nothing is written to the tensor before wait() has returned, so that no copy of it is needed.
+    COLLECTIVE: all ranks of the mesh.
+    """
+    return _C.start_redistribute(tensor, _beside(layout, tensor), source_stays)
 
 
 def redistribute_together(tensors: Sequence[Tensor], layouts: Sequence[LayoutLike]) -> list[Tensor]:

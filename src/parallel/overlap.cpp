@@ -42,7 +42,8 @@ struct Way : torch::CustomClassHolder {
   }
 
   MovingTensor start(const at::Tensor& chunk, const Placement& placement) const {
-    return start_redistribute(chunk, layout_of(chunk).with(axis, placement));
+    return start_redistribute(chunk, layout_of(chunk).with(axis, placement),
+                              {.source_stays = true});
   }
   MovingTensor start_gather(const at::Tensor& t, std::int64_t j) const {
     return start(chunk(t, j), Placement::replicate());

@@ -163,6 +163,22 @@ std::vector<Tensors> exchanged(BufferPool& pool, std::vector<Moving> moving, con
   return made;
 }
 
+/// Of pieces that may be written to later: what is the source itself still, copied.
+Tensors apart_from(const Tensors& source, Tensors pieces) {
+  for (std::size_t m = 0; m < pieces.size(); ++m) {
+    if (pieces[m].is_alias_of(source[m])) pieces[m] = pieces[m].clone();
+  }
+  return pieces;
+}
+
+/// Whether the pieces given to a step are read after it was started: where it sends what it was
+/// given and not a buffer that it has filled.
+bool reads_later(const StepRoute& s) {
+  return s.step->kind != StepKind::all_reduce && s.step->chunks == 1 &&
+         (s.even || std::any_of(s.members.begin(), s.members.end(),
+                                [](const MemberRoute& m) { return m.sends_in_place; }));
+}
+
 }  // namespace
 
 std::shared_ptr<const Route> Mover::route(const std::shared_ptr<const Plan>& plan) {
@@ -200,7 +216,13 @@ Pending Mover::start(const Job& job, const Asker& asker) {
     }
     return pieces;
   };
-  if (last == 0) return ready(rest(std::move(now)));
+  if (last == 0) {
+    now = rest(std::move(now));
+    return ready(job.source_stays ? std::move(now) : apart_from(job.pieces, std::move(now)));
+  }
+  if (!job.source_stays && reads_later(way->steps[last - 1])) {
+    now = apart_from(job.pieces, std::move(now));
+  }
   return start_step(*pool_, way->steps[last - 1], std::move(now), rest, asker);
 }
 

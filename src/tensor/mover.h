@@ -31,9 +31,12 @@ class Mover {
   struct Job {
     std::shared_ptr<const Plan> plan;
     std::vector<at::Tensor> pieces;
+    /// Nobody writes to the pieces before the result was waited for.
+    bool source_stays = true;
   };
 
-  /// The pieces after the plan. They may share memory with those given, where nothing had to move.
+  /// The pieces after the plan. They may share memory with those given, where nothing had to move
+  /// and the source stays.
   Pending start(const Job& job, const Asker& asker);
   /// The same for many tensors: steps of the same kind over the same groups are one collective.
   std::vector<std::vector<at::Tensor>> run(std::vector<Job> jobs, const Asker& asker);

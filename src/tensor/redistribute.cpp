@@ -46,15 +46,16 @@ void check_pieces(World& world, at::TensorList pieces, const Plan& plan) {
 
 Pending start_redistribute(World& world, at::TensorList pieces,
                            const std::shared_ptr<const Plan>& plan, const Call& call,
-                           std::source_location where) {
+                           std::source_location where, const StartOptions& options) {
   check_pieces(world, pieces, *plan);
-  return TensorState::of(world).mover().start({plan, pieces.vec()}, {call, where});
+  return TensorState::of(world).mover().start({plan, pieces.vec(), options.source_stays},
+                                              {call, where});
 }
 
 Tensors redistribute_pieces(World& world, at::TensorList pieces,
                             const std::shared_ptr<const Plan>& plan, const Call& call,
                             std::source_location where) {
-  return start_redistribute(world, pieces, plan, call, where).wait();
+  return start_redistribute(world, pieces, plan, call, where, {.source_stays = true}).wait();
 }
 
 std::vector<Tensors> redistribute_pieces(World& world, const std::vector<PiecesToMove>& tensors,
@@ -112,7 +113,8 @@ at::Tensor MovingTensor::wait() {
   return made_of(impl_of(from_), plan_->to, pending_.wait());
 }
 
-MovingTensor start_redistribute(const at::Tensor& tensor, const Layout& layout) {
+MovingTensor start_redistribute(const at::Tensor& tensor, const Layout& layout,
+                                const StartOptions& options) {
   constexpr std::string_view where = "start_redistribute";
   DistributedImpl& impl = ours(where, tensor);
   const PlanPointer plan = plan_for(where, impl, layout);
@@ -122,7 +124,8 @@ MovingTensor start_redistribute(const at::Tensor& tensor, const Layout& layout) 
   const std::string name = impl.spec().to_string();
   return {tensor, plan,
           start_redistribute(impl.world(), pieces_of(impl), plan,
-                             Call{.tensor = name, .op = where, .module = module_path()})};
+                             Call{.tensor = name, .op = where, .module = module_path()},
+                             std::source_location::current(), options)};
 }
 
 std::vector<at::Tensor> redistribute_together(const std::vector<at::Tensor>& tensors,

@@ -17,6 +17,12 @@ std::vector<Counts> bytes(const std::vector<Counts>& counts, std::int64_t elemen
   return out;
 }
 
+/// A group of one rank: what it sends comes back to it.
+Pending alone(const Exchange& x) {
+  for (std::size_t m = 0; m < x.in.size(); ++m) at::Tensor(x.out[m]).copy_(x.in[m]);
+  return ready(x.finish());
+}
+
 /// Where all ranks live here: enters the call in the ledger.
 void record(const HostedGroups& here, CallKind kind, const Tensors& in, const Call& call,
             const Where& where) {
@@ -50,7 +56,8 @@ at::Tensor plain(const at::Tensor& t) {
 }
 
 bool scatters_reduced(const Comm& comm, const Placement& how, at::ScalarType dtype) {
-  if (CommAccess::hosted(comm) != nullptr || !is_linear(how) || c10::isComplexType(dtype)) {
+  if (comm.size() == 1 || CommAccess::hosted(comm) != nullptr || !is_linear(how) ||
+      c10::isComplexType(dtype)) {
     return false;
   }
   return CommAccess::wire(comm)->scatters_reduced(dtype, Reduction::sum);
@@ -58,6 +65,7 @@ bool scatters_reduced(const Comm& comm, const Placement& how, at::ScalarType dty
 
 Pending all_gather(const Comm& comm, Exchange x, const Call& call, Where where) {
   if (x.in.empty()) return ready({});
+  if (comm.size() == 1) return alone(x);
   if (const HostedGroups* here = CommAccess::hosted(comm)) {
     record(*here, CallKind::all_gather, x.in, call, where);
     for (const auto& group : here->groups) {
@@ -79,6 +87,7 @@ Pending all_gather(const Comm& comm, Exchange x, const Call& call, Where where) 
 Pending all_to_all(const Comm& comm, Exchange x, const std::vector<Counts>& in_counts,
                    const std::vector<Counts>& out_counts, const Call& call, Where where) {
   if (x.in.empty()) return ready({});
+  if (comm.size() == 1) return alone(x);
   if (const HostedGroups* here = CommAccess::hosted(comm)) {
     record(*here, CallKind::all_to_all, x.in, call, where);
     for (const auto& group : here->groups) {

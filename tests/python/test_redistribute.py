@@ -1,7 +1,7 @@
 """Moves from Python: plans explained, moves under way, many at once, between meshes."""
 
 import torch
-from _harness import run
+from _harness import on_ranks, run
 
 import intarsia as it
 
@@ -62,6 +62,48 @@ def test_moves_under_way():
         moving = it.start_redistribute(it.distribute(full, "S(0)"), "S(1)")
         moved = moving.wait()
         assert str(it.layout_of(moved)) == "[a=3] S(1)" and torch.equal(it.full(moved), full)
+
+
+def check_writes_meanwhile():
+    """What arrives is what was there when the move began, whatever is written afterwards."""
+    ranks = it.world().size
+    full = torch.arange(float(ranks * 4 * 6)).view(ranks * 4, 6)
+    for before in ("S(0)", "S(1)", "R", "P(sum)", "SS(0,2)"):
+        for after in ("S(0)", "S(1)", "R", "SS(0,2)"):
+            x = it.redistribute(it.distribute(full, "R"), before)
+            moving = it.start_redistribute(x, after)
+            x.zero_()
+            x.add_(7)
+            moved = moving.wait()
+            assert torch.equal(it.full(moved), full), f"{before} to {after} on {ranks} ranks"
+            moved.zero_()  # nor does a write to the result reach the source
+            assert it.full(x).eq(7).all(), f"{before} to {after} on {ranks} ranks"
+            stays = it.start_redistribute(it.distribute(full, "S(0)"), after, source_stays=True)
+            assert torch.equal(it.full(stays.wait()), full)
+
+
+def test_writes_while_a_move_is_under_way():
+    for mesh in ("[a=1]", "[a=2]", "[a=3]"):
+        with it.lockstep(mesh):
+            check_writes_meanwhile()
+
+
+@on_ranks(2)
+def test_writes_while_a_move_is_under_way_between_processes():
+    for backend in ("gloo", "shm"):
+        it.init(backend=backend)
+        check_writes_meanwhile()
+        it.close()
+
+
+def test_between_meshes_in_a_world_of_one():
+    with it.lockstep("[a=1]"):
+        for layout in ("S(0)", "R", "P(sum)"):
+            x = it.redistribute(it.distribute(torch.arange(4.0), "R"), layout)
+            moved = it.redistribute_between(x, "[p=1,q=1] S(0),R")
+            assert str(it.layout_of(moved)) == "[p=1,q=1] S(0),R" and torch.equal(it.full(moved), torch.arange(4.0))
+            moved.zero_()
+            assert torch.equal(it.full(x), torch.arange(4.0))
 
 
 if __name__ == "__main__":
