@@ -110,6 +110,7 @@ OPS = ["add", "mul", "mm", "linear", "gelu", "layer_norm", "softmax"]
 LINEAR = {"linear_fwd_bwd": False, "linear_fwd_bwd_data_parallel": True}
 BLOCKS = {"block_replicated": False, "block_tensor_parallel": True}
 ALL = [*OPS, *LINEAR, *BLOCKS]
+LOCAL = [*OPS, *(name for name, parallel in (LINEAR | BLOCKS).items() if not parallel)]  # that communicate nothing
 
 
 def make_case(side, name, size=8):

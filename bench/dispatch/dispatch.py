@@ -2,7 +2,7 @@
 
     PYTHONPATH=build/release/python python bench/dispatch/dispatch.py [--out FILE]
 
-Results are compared first. Then, in microseconds of CPU time:
+Results are compared first, on two processes whose collectives are real. Then, in microseconds of CPU time:
   warm         per call, the best of many short rounds in which the three take turns; what ours and DTensor cost over
                plain is the median over rounds of the difference, for in one round all have the same machine
   new shape    a call on a shape that its case never saw, median of several; plain tensors go first, and pay what
@@ -15,22 +15,25 @@ import os
 import pathlib
 import pickle
 import statistics
+import subprocess
 import sys
 
 import torch
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from cases import ALL, BLOCKS, make_case  # noqa: E402
+BENCH = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(BENCH), str(BENCH.parent / "tests" / "launch")]
+import launch  # noqa: E402
+from cases import ALL, BLOCKS, LOCAL, make_case  # noqa: E402
 from measure import once, say, spin_probe, take_turns, write_json  # noqa: E402
-from sides import Bare, Ours, Rival, start  # noqa: E402
+from sides import WORLD, Bare, Ours, Rival, start, start_real  # noqa: E402
 
 NAMES = ("bare", "ours", "dtensor")
 
 
-def compare(sides, cases):
+def compare(sides, cases, names=ALL):
     """All results and gradients of the three are the same numbers; returns how many were compared."""
     compared = 0
-    for name in cases["bare"]:
+    for name in names:
         expected = [side_piece.clone() for side_piece in map(sides[0].piece, cases["bare"][name].results())]
         for side in sides[1:]:
             got = [side.piece(t) for t in cases[side.name][name].results()]
@@ -38,6 +41,36 @@ def compare(sides, cases):
                 torch.testing.assert_close(g, e, rtol=1e-5, atol=1e-5, msg=lambda m: f"{side.name} {name}: {m}")
                 compared += 1
     return compared
+
+
+def make_sides():
+    """The three, and their cases by side and name."""
+    sides = [Bare(), Ours(), Rival()]
+    return sides, {side.name: {name: make_case(side, name) for name in ALL} for side in sides}
+
+
+def compare_as_rank(rank, port):
+    """One of the processes that compare."""
+    start_real(rank, port)
+    count = compare(*make_sides())
+    if rank == 0:
+        say(f"{count} results and gradients of ours and DTensor equal the plain ones on {WORLD} processes")
+    # Not before the other has its last result.
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def compare_on_processes():
+    """Compares results where collectives give some; ends the program where they differ."""
+    (port,) = launch.free_ports(1)
+    ranks = [subprocess.Popen([sys.executable, __file__, "--compare-as", f"{rank}", f"{port}"]) for rank in range(WORLD)]
+    try:
+        codes = [process.wait(timeout=300) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    if any(codes):
+        sys.exit("results are not the same on all sides")
 
 
 def plain_views():
@@ -141,13 +174,16 @@ def main():
     ap.add_argument("--round-seconds", type=float, default=0.005)
     ap.add_argument("--no-first", action="store_true", help="leave out first calls")
     ap.add_argument("--out", help="JSON of all figures")
+    ap.add_argument("--compare-as", nargs=2, type=int, metavar=("RANK", "PORT"), help="only compare, as one of two processes")
     args = ap.parse_args()
     torch.set_num_threads(1)
+    if args.compare_as:
+        return compare_as_rank(*args.compare_as)
+    compare_on_processes()
     start()
     first = {} if args.no_first else first_calls(ALL)
-    sides = [Bare(), Ours(), Rival()]
-    cases = {side.name: {name: make_case(side, name) for name in ALL} for side in sides}
-    say(f"{compare(sides, cases)} results and gradients of ours and DTensor equal the plain ones")
+    sides, cases = make_sides()
+    compare(sides, cases, LOCAL)  # what is timed is what was compared
     probe = spin_probe()
     result = {"warm": warm(cases, args.sweeps, args.rounds, args.round_seconds),
               "new_shape": new_shapes(sides), "first_call": first}  # fmt: skip
