@@ -17,7 +17,8 @@ GroupSlot::GroupSlot(World& world, Groups& groups, const BackendMaker& make_back
       ranks_(ranks.orphan()),
       name_(std::move(name)),
       index_(static_cast<int>(index)),
-      ledger_group_(world.ledger().add_group(name_)) {}
+      ledger_group_(world.ledger().add_group(name_)),
+      forks_(groups.made_after_forks()) {}
 
 std::shared_ptr<Wire> GroupSlot::connected() {
   if (forks_ != forks()) fail_in_fork(concat("group ", name_));

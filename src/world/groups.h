@@ -59,7 +59,7 @@ class GroupSlot : public std::enable_shared_from_this<GroupSlot> {
   std::string name_;
   int index_;
   std::uint32_t ledger_group_;
-  std::uint32_t forks_ = forks();
+  std::uint32_t forks_;  // when its world was made
   std::mutex mutex_;
   bool closed_ = false;
   std::shared_ptr<Wire> wire_;
@@ -96,6 +96,7 @@ class Groups {
   const std::shared_ptr<std::atomic<bool>>& failed() const { return failed_; }
   /// Whether this process is a fork of the one that made them.
   bool inherited() const { return forks_ != forks(); }
+  std::uint32_t made_after_forks() const { return forks_; }
 
   /// Closes all, the last made first. False: they were closed before.
   bool close();

@@ -156,7 +156,8 @@ void fork_children() {
         [] { (void)World::connect(Rendezvous{}); },  // one of its own
     };
     for (const auto& child : children) {
-      std::cout << "a child ended with " << status_of(child) << std::endl;
+      const int status = status_of(child);
+      std::cout << "a child ended with " << status << std::endl;
     }
   }
   (void)under_way->wait();
