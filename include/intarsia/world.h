@@ -134,6 +134,10 @@ struct WorldParts {
 /// A World owns every group made through it, and closes them in order: when it is destroyed, when
 /// `close` is called, or at the latest when the process exits.
 ///
+/// A process that is forked from one with a world, such as a worker that loads data, leaves it
+/// alone: using it there is a WorldError, and neither `close` nor the exit of the fork closes it.
+/// Such a process may work with plain tensors, and connect a world of its own.
+///
 /// THREADS: functions may be called from any thread; collectives over one group must come in the
 /// same order on all its ranks.
 class World : public std::enable_shared_from_this<World> {
@@ -175,8 +179,8 @@ class World : public std::enable_shared_from_this<World> {
   bool shares_process() const { return parts_.shares_process; }
   /// Whether every rank lives in this process, and all move together.
   bool in_lockstep() const { return parts_.hosted.size() > 1; }
-  /// Shared by all processes of the world; null once it is closed.
-  const c10::intrusive_ptr<c10d::Store>& store() const { return parts_.store; }
+  /// Shared by all processes of the world; null once it is closed. WorldError in a fork.
+  const c10::intrusive_ptr<c10d::Store>& store() const;
   std::chrono::milliseconds timeout() const { return parts_.timeout; }
   Ledger& ledger() { return *ledger_; }
   const Ledger& ledger() const { return *ledger_; }
@@ -199,8 +203,9 @@ class World : public std::enable_shared_from_this<World> {
   void set_topology(const Topology& topology);
 
   /// Closes all groups, the last made first, then the store. Using them afterwards is a WorldError.
-  /// The process that serves the store waits for the others to say goodbye, at most 10 s; the store
-  /// itself lives until the process exits, so that `connect` may be called again.
+  /// The process that serves the store waits for the others to say goodbye, at most 10 s, and after
+  /// a failure at most half a second for the next one; the store itself lives until the process
+  /// exits, so that `connect` may be called again.
   void close();
   bool closed() const;
 

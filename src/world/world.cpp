@@ -283,6 +283,13 @@ std::int64_t World::rank() const {
   return parts_.hosted[0];
 }
 
+const c10::intrusive_ptr<c10d::Store>& World::store() const {
+  // Its connection is the parent's.
+  const bool is_shared = static_cast<std::int64_t>(parts_.hosted.size()) < parts_.size;
+  if (is_shared && groups_->inherited()) fail_in_fork("the store of a world");
+  return parts_.store;
+}
+
 std::shared_ptr<GroupSlot> World::slot_for(const std::string& name, const Mesh& group,
                                            std::int64_t index) {
   return groups_->find(name, [&] {

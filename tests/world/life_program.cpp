@@ -149,6 +149,7 @@ void fork_children() {
         [] {},
         [&] { expect_sum(all, 1); },
         [&] { (void)group(*world, "of a child").connect(); },
+        [&] { (void)world->store(); },
         [&] { (void)under_way->wait(); },
         [&] { under_way.reset(); },
         [&] { world->close(); },

@@ -58,9 +58,10 @@ def test_forks_leave_the_world_alone(program):
     for backend in BACKENDS:
         text = run(program, ["fork"], 2, backend)
         assert text.count("the world works") == 2, text
-        assert re.findall(r"a child ended with (-?\d+)", text) == ["7"] * 8, text
+        assert re.findall(r"a child ended with (-?\d+)", text) == ["7"] * 9, text
         assert f"child: [World] group [g=2] {words}" in text, text
         assert f"child: [World] group [g=2] for of a child {words}" in text, text
+        assert f"child: [World] the store of a world {words}" in text, text
         assert f"child: [World] the all_reduce over group [g=2] {words}" in text, text
 
 
