@@ -122,13 +122,15 @@ def terms(full, kind, count, seed):
             parts = torch.randint(-16, 17, (*full.shape, 2), generator=generator).to(torch.float64) / 8
             return torch.view_as_complex(parts).to(full.dtype)
         if full.is_floating_point():
-            return (torch.randint(-16, 17, full.shape, generator=generator) / 8).to(full.dtype)
+            most = 4 if full.element_size() == 2 else 16
+            return (torch.randint(-most, most + 1, full.shape, generator=generator) / 8).to(full.dtype)
         return torch.randint(0, 5, full.shape, generator=generator).to(full.dtype)
 
     if kind in ("sum", "avg"):
         rest = [noise() for _ in range(count - 1)]
-        whole = full * count if kind == "avg" else full
-        return [whole - sum(rest, torch.zeros_like(full))] + rest
+        found = [full - sum(rest, torch.zeros_like(full))] + rest
+        # Of an average each term may be divided before it is added.
+        return [term * count for term in found] if kind == "avg" else found
     sign = 1 if kind == "max" else -1
     chosen = torch.randint(0, count, full.shape, generator=generator)
     return [torch.where(chosen == i, full, full - sign * noise().abs()) for i in range(count)]
