@@ -56,6 +56,14 @@ void bind_optim(py::module_& m);
 void bind_replicate(py::module_& m);
 void bind_tensor_parallel(py::module_& m);
 
+/// Values never change from Python: a copy of one, deep or not, is the same value. So what holds
+/// them, such as a module that was laid out by a plan, can be copied.
+template <class T>
+void copy_as_value(py::class_<T>& value) {
+  value.def("__copy__", [](const T& self) { return self; });
+  value.def("__deepcopy__", [](const T& self, const py::dict&) { return self; }, py::arg("memo"));
+}
+
 template <class T>
 py::tuple to_tuple(const T& values) {
   py::tuple result(values.size());

@@ -68,6 +68,7 @@ void define_pickle(py::class_<T>& type) {
 
 void bind_mesh(py::module_& m) {
   py::class_<Mesh> mesh(m, "Mesh", "Ranks arranged along named axes. Text form: [dp=2,tp=4].");
+  copy_as_value(mesh);
   mesh.def(py::init<>())
       .def(py::init([](const py::object& axes, std::int64_t base) {
              return py::isinstance<py::str>(axes) ? Mesh::parse(py::cast<std::string>(axes))
@@ -153,6 +154,7 @@ void bind_placement(py::module_& m) {
 
   py::class_<Placement> placement(
       m, "Placement", "What happens to a tensor along one mesh axis: R, S(d), SS(d,k) or P(op).");
+  copy_as_value(placement);
   py::native_enum<Placement::Kind>(placement, "Kind", "enum.Enum")
       .value("replicate", Placement::Kind::replicate)
       .value("shard", Placement::Kind::shard)
@@ -194,6 +196,7 @@ void bind_layout_class(py::module_& m) {
 
   const auto strided = py::arg_v("strided", StridedMeans::data, "StridedMeans.data");
   py::class_<Layout> layout(m, "Layout", "How a tensor lies over a mesh: [dp=2,tp=4] S(0),R.");
+  copy_as_value(layout);
   layout.def(py::init<>())
       .def(py::init([](const Mesh& mesh, const std::vector<Placement>& placements,
                        std::optional<std::size_t> dims, Order order, StridedMeans means) {

@@ -38,7 +38,9 @@ std::vector<LinearParameters> linears_of(const std::vector<Given>& given) {
 }  // namespace
 
 void bind_tensor_parallel(py::module_& m) {
-  py::class_<ModuleStyle>(m, "ModuleStyle", "What a plan does to a module, along its axis.")
+  py::class_<ModuleStyle> style(m, "ModuleStyle", "What a plan does to a module, along its axis.");
+  copy_as_value(style);
+  style
       .def(py::init<std::vector<std::pair<std::string, Placement>>, std::optional<Placement>,
                     std::optional<Placement>, std::int64_t>(),
            "parameters"_a, "input"_a = std::nullopt, "output"_a = std::nullopt, "heads"_a = 0)
@@ -53,9 +55,10 @@ void bind_tensor_parallel(py::module_& m) {
   m.def("prepare_input", &prepare_input, "placement"_a);
   m.def("prepare_output", &prepare_output, "placement"_a);
 
-  py::class_<TensorParallelPlan>(m, "TensorParallelPlan",
-                                 "Which modules are cut along one axis of a mesh, by names.")
-      .def(py::init([](std::vector<std::pair<std::string, ModuleStyle>> modules, std::string axis,
+  py::class_<TensorParallelPlan> plan(m, "TensorParallelPlan",
+                                      "Which modules are cut along one axis of a mesh, by names.");
+  copy_as_value(plan);
+  plan.def(py::init([](std::vector<std::pair<std::string, ModuleStyle>> modules, std::string axis,
                        std::int64_t chunks) {
              TensorParallelPlan plan{std::move(axis), {}, {.chunks = chunks}};
              for (auto& [pattern, style] : modules) plan.modules.push_back({pattern, style});
