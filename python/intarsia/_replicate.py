@@ -16,6 +16,68 @@ from ._world import world as default_world
 _replicas: weakref.WeakKeyDictionary[torch.nn.Module, Replica] = weakref.WeakKeyDictionary()
 
 
+# Over which replicas a batch norm is done: a layout of sums over them, and their world.
+_normalised: weakref.WeakKeyDictionary[torch.nn.Module, tuple[_C.Layout, _C.World]] = weakref.WeakKeyDictionary()
+
+
+class SyncBatchNorm(torch.nn.SyncBatchNorm):
+    """torch's SyncBatchNorm in a replicated module: in training, means and variances are those of the batches of all
+    replicas, which may be of different lengths. COLLECTIVE: the replicas, in forward and in backward."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        over = _normalised.get(self)
+        if over is None or not self.training:  # a copy is not replicated itself
+            return super().forward(input)
+        self._check_input_dim(input)
+        self._check_non_zero_input_channels(input)
+        return self._normalise(input, *over)
+
+    def _normalise(self, input: torch.Tensor, terms: _C.Layout, world: _C.World) -> torch.Tensor:
+        def total(mine: torch.Tensor) -> torch.Tensor:
+            # Every rank goes on with the sum by itself, so its gradient is a term of the whole one.
+            return _C.full(_C.from_local(mine, terms, world), terms)
+
+        x = input if input.dtype == torch.float64 else input.float()
+        inner = [d for d in range(x.dim()) if d != 1]
+        shape = [-1 if d == 1 else 1 for d in range(x.dim())]
+        count = x.new_full((1,), x.numel() / x.size(1))
+        sums = total(torch.cat([x.sum(inner), count]))
+        n = sums[-1].detach()
+        mean = sums[:-1] / n
+        apart = x - mean.view(shape)
+        variance = total(apart.square().sum(inner)) / n
+        if self.track_running_stats:
+            self._note(mean.detach(), variance.detach() * n / (n - 1).clamp(min=1))
+        out = apart * (variance + self.eps).rsqrt().view(shape)
+        if self.weight is not None:
+            out = out * self.weight.to(out.dtype).view(shape)
+        if self.bias is not None:
+            out = out + self.bias.to(out.dtype).view(shape)
+        return out.to(input.dtype)
+
+    @torch.no_grad()
+    def _note(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        self.num_batches_tracked.add_(1)
+        rate = 1.0 / self.num_batches_tracked.item() if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), rate)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), rate)
+
+
+def _normalise_over_replicas(module: torch.nn.Module, mesh: _C.Mesh, axes: Sequence[str], world: _C.World) -> None:
+    group = mesh.slice(list(axes), world.rank())
+    terms = _C.Layout.parse(",".join(["P(sum)"] * group.axes()), group)
+    for part in module.modules():
+        if type(part) in (torch.nn.SyncBatchNorm, SyncBatchNorm):
+            part.__class__ = SyncBatchNorm
+            _normalised[part] = terms, world
+
+
+def _normalise_alone(module: torch.nn.Module) -> None:
+    for part in module.modules():
+        if _normalised.pop(part, None) is not None:
+            part.__class__ = torch.nn.SyncBatchNorm
+
+
 class Replica:
     """What replicate() returns. It lives as long as the module, or until remove()."""
 
@@ -52,6 +114,7 @@ class Replica:
         module = self._module()
         if module is not None:
             _replicas.pop(module, None)
+            _normalise_alone(module)
 
 
 def replicate(
@@ -69,7 +132,8 @@ def replicate(
 
     All ranks get the parameters and buffers of the first. The module itself stays as it is: `loss.backward()` ends
     when the gradients are averages. Axis: by default all of the mesh. Buffers are taken `from_first`, `averaged`, or
-    `own`. COLLECTIVE: all ranks of the group; likewise each backward() outside of no_sync().
+    `own`. SyncBatchNorm normalises over the batches of all of them. COLLECTIVE: all ranks of the group; likewise each
+    backward() outside of no_sync().
     """
     if module in _replicas:
         raise ValueError("[replicate] the module is replicated already; call remove() on its Replica first")
@@ -91,5 +155,7 @@ def replicate(
         reduce_dtype,
         _C.BufferSync[buffers],
     )
+    if over.contains(ranks.rank()):
+        _normalise_over_replicas(module, over, axes, ranks)
     _replicas[module] = replica = Replica(core, module)
     return replica

@@ -1,5 +1,6 @@
 """Data parallel for plain modules, beside the same model alone on the whole batch."""
 
+import copy
 import gc
 
 import torch
@@ -153,6 +154,43 @@ def test_refusals():
         "the gradient of 'weight' is sparse",
         lambda: table(torch.tensor([1])).sum().backward(),
     )
+
+
+@on_ranks(2)
+def test_sync_batch_norm_is_over_all_replicas():
+    it.init({"dp": 2})
+    rank = it.world().rank()
+    for sizes, options in (
+        ((7, 3), {}),
+        ((6, 3, 4, 2), {"momentum": None}),
+        ((7, 3, 5), {"affine": False}),
+        ((6, 3), {"track_running_stats": False}),
+    ):
+        torch.manual_seed(0)
+        kind = {2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d}[len(sizes)]
+        alone = torch.nn.Sequential(torch.nn.Linear(sizes[-1], sizes[-1]), kind(3, **options)).double()
+        ours = torch.nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(alone))
+        replica = it.replicate(ours, buffers="own")
+        assert isinstance(ours[1], torch.nn.SyncBatchNorm)
+        for step in range(3):
+            x = torch.randn(*sizes, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
+            parts = [x[:4], x[4:]]  # of different lengths
+            for model in (ours, alone):
+                model.zero_grad()
+            mine, whole = ours(parts[rank]), alone(x)
+            assert torch.allclose(mine, whole[:4] if rank == 0 else whole[4:], atol=1e-12)
+            (2 * mine.cos().sum()).backward()  # gradients are averages, those of the whole batch a sum
+            whole.cos().sum().backward()
+            compare(ours, alone)
+        for model in (ours, alone):
+            model.eval()
+        assert torch.allclose(ours(x), alone(x), atol=1e-12)
+        copied = copy.deepcopy(ours).train()  # a copy is not replicated, and normalises by itself
+        assert torch.allclose(copied[1](x), copy.deepcopy(alone).train()[1](x), atol=1e-12)
+        replica.remove()
+        assert type(ours[1]) is torch.nn.SyncBatchNorm
+        ours.train()
+        assert torch.allclose(ours[1](x), copy.deepcopy(alone).train()[1](x), atol=1e-12)
 
 
 @on_ranks(2)
