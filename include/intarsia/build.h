@@ -69,7 +69,8 @@ class BuildScope {
   BuildScope& operator=(const BuildScope&) = delete;
 
   /// Ends the scope, lays the named tensors out, and makes them. ValueError for a tensor that was
-  /// not made in this scope, and for a pattern that fits no name.
+  /// not made in this scope, for those whose values nothing sets, and for a pattern that fits no
+  /// name.
   void finish(const NamedTensors& tensors, const LayoutPatterns& patterns);
 
  private:

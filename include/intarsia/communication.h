@@ -98,7 +98,7 @@ class Budget {
 enum class PlainTensors : std::uint8_t {
   recorded,  ///< a hash of their values is kept; check_plain_tensors compares it between ranks
   checked,   ///< compared at once: one small all-gather for each
-  refused,   ///< an error, but for single numbers
+  refused,   ///< an error, but for single numbers and zeros that autograd fills in
 };
 PlainTensors plain_tensors(const World& world);
 void set_plain_tensors(World& world, PlainTensors mode);

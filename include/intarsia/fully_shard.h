@@ -138,9 +138,14 @@ class FullyShard {
 
 /// Shards parameters in place. REQUIRES: they are distributed, on one mesh of one world, and cut
 /// over none of the shard axes, unless `use` says how they are used; the process of each rank names
-/// the same groups. Communicates nothing.
+/// the same groups. A parameter that comes several times (tied weights) belongs to the first group.
+/// Where it throws, nothing was changed. Communicates nothing.
 std::shared_ptr<FullyShard> fully_shard(std::vector<ParameterGroup> groups,
                                         const FullyShardOptions& options);
+
+/// Throws what fully_shard would throw, and changes nothing. Parameters that are plain yet, of
+/// which `use` says the layout, are taken to be laid out so.
+void check_fully_shard(const std::vector<ParameterGroup>& groups, const FullyShardOptions& options);
 
 /// The groups of a module: `blocks` are patterns of names of modules, in which `*` stands for part
 /// of one name, such as `layers.*`; each module that fits is a group. Without any, the elements of

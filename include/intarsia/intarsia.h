@@ -25,6 +25,7 @@
 #include "intarsia/replicate.h"         // IWYU pragma: export
 #include "intarsia/rule.h"              // IWYU pragma: export
 #include "intarsia/simulate.h"          // IWYU pragma: export
+#include "intarsia/state_dict.h"        // IWYU pragma: export
 #include "intarsia/symmetric_memory.h"  // IWYU pragma: export
 #include "intarsia/tensor.h"            // IWYU pragma: export
 #include "intarsia/tensor_parallel.h"   // IWYU pragma: export

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "intarsia/build.h"
 #include "intarsia/mesh.h"
 
 namespace intarsia {
@@ -68,10 +69,15 @@ struct OptimizerState {
 /// both layouts. Communicates nothing.
 void check_optimizer(const std::vector<OptimizerState>& states);
 
-/// The same for the states of Adam, AdamW, SGD, Adagrad, RMSprop and Muon. `names`: of the
-/// parameters, as `named_parameters()` gives them; without them they are counted.
-void check_optimizer(const torch::optim::Optimizer& optimizer,
-                     const std::vector<std::pair<std::string, at::Tensor>>& names = {});
+/// Refuses parameters of an optimizer, by name, that are plain and not among those of a module,
+/// `names`, of which some are distributed: they were the module's before it was laid out.
+/// ValueError that names all of them. Communicates nothing.
+void check_parameters(const NamedTensors& trained, const NamedTensors& names);
+
+/// Both, for the states of Adam, AdamW, SGD, Adagrad, RMSprop and Muon. `names`: of the parameters,
+/// as `named_parameters()` gives them; without them they are counted, and all are taken to be the
+/// module's.
+void check_optimizer(const torch::optim::Optimizer& optimizer, const NamedTensors& names = {});
 
 // ---- whole matrices --------------------------------------------------------------------------
 

@@ -71,6 +71,9 @@ struct PlannedModules {
   /// `*.wq|*.q_proj`.
   std::string pattern;
   ModuleStyle style;
+  /// It may fit no module, or modules without the parameters that it lays out; else that is an
+  /// error.
+  bool optional = false;
 };
 
 /// Which modules are cut along an axis. Where several entries fit a module, the first that says
@@ -92,7 +95,8 @@ using NamedShape = std::pair<std::string, std::vector<std::int64_t>>;
 ///
 /// `modules`: the names of all modules, without the model itself. ValueError for an axis that the
 /// mesh does not have, for a pattern that fits no module (the message lists near names) or no
-/// parameter where its style cuts some, and for heads that the axis does not divide.
+/// parameter where its style cuts some, unless it is optional, and for heads that the axis does not
+/// divide.
 LayoutPatterns layouts(const TensorParallelPlan& plan, const Mesh& mesh,
                        const std::vector<std::string>& modules,
                        const std::vector<NamedShape>& tensors);
@@ -143,6 +147,10 @@ struct LlamaPlanOptions {
 /// The plan for Llama-like models, by Meta's names (wq, wk, wv, wo, w1, w2, w3, ...) or Hugging
 /// Face's (q_proj, ..., lm_head). Communication for each layer: forward 2 P->R, backward 2 P->R;
 /// with sequence parallelism 2 S->R and 2 P->S in each direction, and the gradients of the norms.
+///
+/// The parts of the feed-forward network are optional: in models with experts the attention, the
+/// embedding and the head are cut, and so are experts that are modules with such parts. Experts
+/// whose weights stand in one tensor, and routers, stay R: every rank computes them whole.
 TensorParallelPlan llama_plan(const LlamaPlanOptions& options = {});
 
 /// The same for a module (itself, a std::shared_ptr to one, or a holder).

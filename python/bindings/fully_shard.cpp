@@ -13,9 +13,8 @@ namespace {
 /// What Python passes for one parameter: name, tensor, and its layout in use if it is cut already.
 using Given = std::tuple<std::string, at::Tensor, std::optional<Layout>>;
 
-std::shared_ptr<FullyShard> shard(
-    const std::vector<std::pair<std::string, std::vector<Given>>>& given,
-    const FullyShardOptions& options) {
+std::vector<ParameterGroup> to_groups(
+    const std::vector<std::pair<std::string, std::vector<Given>>>& given) {
   std::vector<ParameterGroup> groups;
   for (const auto& [name, parameters] : given) {
     ParameterGroup group{.name = name, .parameters = {}};
@@ -24,7 +23,7 @@ std::shared_ptr<FullyShard> shard(
     }
     groups.push_back(std::move(group));
   }
-  return fully_shard(std::move(groups), options);
+  return groups;
 }
 
 /// A scope that Python ends by name.
@@ -77,7 +76,19 @@ void bind_fully_shard(py::module_& m) {
       .def(py::init<std::shared_ptr<FullyShard>>(), "sharded"_a)
       .def("close", &PythonNoSync::close);
 
-  m.def("fully_shard", &shard, "groups"_a, "options"_a, WithoutGil());
+  using Groups = std::vector<std::pair<std::string, std::vector<Given>>>;
+  m.def(
+      "fully_shard",
+      [](const Groups& groups, const FullyShardOptions& options) {
+        return fully_shard(to_groups(groups), options);
+      },
+      "groups"_a, "options"_a, WithoutGil());
+  m.def(
+      "check_fully_shard",
+      [](const Groups& groups, const FullyShardOptions& options) {
+        check_fully_shard(to_groups(groups), options);
+      },
+      "groups"_a, "options"_a);
   m.def("sharded_layout", &sharded_layout, "use"_a, "dims"_a, "options"_a, "name"_a);
   m.def(
       "parameter_groups",

@@ -48,6 +48,7 @@ void bind_optim(py::module_& m) {
         check_optimizer(list);
       },
       "states"_a);
+  m.def("check_parameters", &check_parameters, "trained"_a, "names"_a);
   m.def(
       "balanced_owners",
       [](const std::vector<std::int64_t>& costs, std::int64_t ranks) {

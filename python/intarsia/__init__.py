@@ -76,6 +76,12 @@ from ._parallelize import parallelize
 from ._predict import predict, simulate
 from ._prove import Rule, add_rule, prove, prove_case
 from ._replicate import Replica, replicate
+from ._state_dict import (
+    full_optimizer_state_dict,
+    full_state_dict,
+    load_full_optimizer_state_dict,
+    load_full_state_dict,
+)
 from ._tensor import (
     arange,
     boxes,

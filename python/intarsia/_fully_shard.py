@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from . import _C
-from ._parallelize import place
+from ._parallelize import Init, Placing
 from ._tensor import LayoutLike
 from ._world import MeshLike, to_mesh
 from ._world import mesh as default_mesh
@@ -106,6 +106,7 @@ def fully_shard(
     keep_after_forward: bool = False,
     prefetch: bool = True,
     offload: bool = False,
+    init: Init | None = None,
     world: _C.World | None = None,
 ) -> Sharding:
     """Shards the parameters of a module in place: each rank stores a piece, and an op that uses one gets it
@@ -114,12 +115,14 @@ def fully_shard(
     `shard`: the mesh axes over which parameters are cut; `replicate`: axes over which whole sets of pieces are
     replicated (hybrid sharding). Parameters that are plain are distributed first, by the patterns of `layouts`
     or by a plan of tensor parallelism, and those on torch.device("meta") are made in pieces: no rank ever
-    holds a whole one, unless it uses it. Parameters that are distributed already are used as they lie.
+    holds a whole one, unless it uses it; who sets their values, and `init`: see parallelize. Parameters that are
+    distributed already are used as they lie.
     `blocks`: patterns of module names, such as `layers.*`: the parameters of each module that fits are gathered
     together; without it, the elements of the outermost ModuleLists and Sequentials are. `dims`: which dimension
     to cut, by pattern of names; else the first. `param_dtype`: what is gathered and computed with, to which the
     module's floating inputs are cast; `reduce_dtype`: what gradients are reduced in; `output_dtype`: what the module's
-    floating outputs are cast to. See intarsia/fully_shard.h. Communicates nothing.
+    floating outputs are cast to. Where it raises, nothing was changed. See intarsia/fully_shard.h. Communicates
+    nothing.
     """
     on = default_mesh() if mesh is None else to_mesh(mesh)
     axes = [shard] if isinstance(shard, str) else list(shard)
@@ -127,21 +130,20 @@ def fully_shard(
     options = _C.FullyShardOptions(
         axes, copies, list((dims or {}).items()), param_dtype, reduce_dtype, keep_after_forward, prefetch, offload
     )
-    used: dict[str, _C.Layout] = {}
+    modules = _blocks(module, blocks)
+    placing = Placing(module, on, layouts or {}, world, init, "fully_shard")
 
-    def stored(name: str, tensor: Tensor, layout: _C.Layout) -> _C.Layout:
-        if not isinstance(tensor, nn.Parameter):
-            return layout
-        used[name] = layout
-        return _C.sharded_layout(layout, tensor.dim(), options, name)
+    def groups():
+        named = dict(module.named_parameters())
+        return [
+            (group, [(name, named[name], placing.used.get(name)) for name in names])
+            for group, names in _C.parameter_groups(list(named.items()), modules)
+        ]
 
-    place(module, on, layouts or {}, world, stored, "fully_shard")
-    named = dict(module.named_parameters())
-    groups = [
-        (group, [(name, named[name], used.get(name)) for name in names])
-        for group, names in _C.parameter_groups(list(named.items()), _blocks(module, blocks))
-    ]
-    sharding = Sharding(_C.fully_shard(groups, options))
+    _C.check_fully_shard(groups(), options)
+    dims_of = {name: p.dim() for name, p in module.named_parameters(remove_duplicate=False)}
+    placing.place(lambda name, layout: _C.sharded_layout(layout, dims_of[name], options, name))
+    sharding = Sharding(_C.fully_shard(groups(), options))
     _shardings.setdefault(module, []).append(sharding)
     if param_dtype is not None:
         module.register_forward_pre_hook(

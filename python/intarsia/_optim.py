@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import _C
 
@@ -46,16 +48,50 @@ def clip_grad_norm_(
 
 def check_optimizer(optimizer: torch.optim.Optimizer, module: torch.nn.Module | None = None) -> None:
     """Refuses states that have the sizes of their parameter but not its layout: ValueError that names them.
-    `module`: gives parameters their names, where the optimizer was not made from named ones."""
+    `module`: gives parameters their names, where the optimizer was not made from named ones; plain ones that are not
+    the module's, where that has distributed ones, are refused too."""
     names = {} if module is None else {p: name for name, p in module.named_parameters()}
-    states = []
+    states, trained = [], []
     for g, group in enumerate(optimizer.param_groups):
         for i, (p, name) in enumerate(zip(group["params"], group.get("param_names", group["params"]))):
             name = name if isinstance(name, str) else names.get(p, f"{i} of group {g}")
+            trained.append((name, p))
             for key, value in optimizer.state.get(p, {}).items():
                 if isinstance(value, Tensor):
                     states.append((name, key, p, value))
+    _C.check_parameters(trained, [(name, p) for p, name in names.items()])
     _C.check_optimizer(states)
+
+
+_replaced = "_intarsia_replaced"  # on plain parameters in whose place a module has others: their names
+_step_hooks: list = []
+
+
+def _refuse_replaced(optimizer: torch.optim.Optimizer, args, kwargs) -> None:
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if _replaced in vars(p):
+                raise ValueError(
+                    f"[optimizer] it has {vars(p)[_replaced]!r}, {_C.describe(p)}, as it was before the module was "
+                    "laid out: a step would train nothing; make the optimizer again, from module.parameters()"
+                )
+
+
+def keep_identity(old: torch.nn.Parameter, new: torch.nn.Parameter, name: str) -> torch.nn.Parameter:
+    """The parameter that stands for `old` from now on, with the values of `new`: `old` itself, so that optimizers and
+    others who know it go on with it. Where something else holds on to its memory, such as a graph, it is `new`, and
+    optimizers refuse to step on `old`."""
+    vars(new).update(vars(old))
+    if old._backward_hooks:
+        new._backward_hooks = old._backward_hooks
+    if old._use_count() == 1:
+        with contextlib.suppress(RuntimeError):  # C++ knows it weakly
+            torch._C._swap_tensor_impl(old, new)
+            return old
+    setattr(old, _replaced, name)
+    if not _step_hooks:
+        _step_hooks.append(register_optimizer_step_pre_hook(_refuse_replaced))
+    return new
 
 
 def balanced_owners(costs: Sequence[int], ranks: int) -> list[int]:

@@ -1,5 +1,7 @@
 """The methods of torch.Tensor that C++ has no way to override: __repr__, __deepcopy__, __reduce_ex__, tolist, numpy,
-new_tensor, register_hook; and calls of TransformerEncoder, which makes nested tensors.
+new_tensor, register_hook, __dlpack__; what torch.distributed.checkpoint asks of a tensor before it writes; calls of
+TransformerEncoder, which makes nested tensors; and load_state_dict of torch.nn.Module, which could put plain tensors in the
+place of distributed ones.
 
 For plain tensors, and for all classes that have their own, they do what they did before.
 """
@@ -8,9 +10,10 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import _C, _world
 
@@ -126,6 +129,26 @@ def _is_distributed(module: torch.nn.Module, *given) -> bool:
     return any(isinstance(t, Tensor) and _C.has_layout(t) for t in (*given, *module.parameters()))
 
 
+def check_assignment(module: nn.Module, state: Mapping[str, object]) -> None:
+    """Refuses to put tensors in the place of distributed ones, as load_state_dict(assign=True) does."""
+    for name, tensor in [*module.named_parameters(remove_duplicate=False), *module.named_buffers()]:
+        if name in state and _C.has_layout(tensor):
+            raise ValueError(
+                f"[load_state_dict] assign=True would put another tensor in the place of {name!r}, "
+                f"{_C.describe(tensor)}; leave it out: module.load_state_dict(state) copies the values into the layouts"
+            )
+
+
+def _refuse_checkpoint(tensor: Tensor):
+    """A property that plain tensors do not have, so that torch goes on as before."""
+    if not _C.has_layout(tensor):
+        raise AttributeError
+    raise NotImplementedError(
+        f"[checkpoint] torch.distributed.checkpoint does not know how {_C.describe(tensor)} lies; save "
+        "intarsia.full_state_dict(module), and load with intarsia.load_full_state_dict(module, state)"
+    )
+
+
 def install() -> None:
     """Puts the methods in place, once."""
     if hasattr(Tensor.__repr__, "_intarsia"):
@@ -133,6 +156,7 @@ def install() -> None:
     plain_repr, plain_deepcopy, plain_reduce = Tensor.__repr__, Tensor.__deepcopy__, Tensor.__reduce_ex__
     plain_tolist, plain_numpy, plain_register_hook = Tensor.tolist, Tensor.numpy, Tensor.register_hook
     plain_new_tensor = Tensor.new_tensor
+    plain_load, plain_dlpack = nn.Module.load_state_dict, Tensor.__dlpack__
     has_layout = _C.has_layout
 
     @functools.wraps(plain_repr)
@@ -183,6 +207,23 @@ def install() -> None:
             self.use_nested_tensor = False
         return torch.nn.Module.__call__(self, *args, **options)
 
+    @functools.wraps(plain_load)
+    def load_state_dict(self, state_dict, strict=True, assign=False):
+        if assign:
+            check_assignment(self, state_dict)
+        return plain_load(self, state_dict, strict, assign)
+
+    @functools.wraps(plain_dlpack)
+    def __dlpack__(self, *args, **kwargs):
+        if has_layout(self):
+            raise TypeError(
+                f"[dlpack] {_C.describe(self)} has no memory of its own; take intarsia.full(tensor) or "
+                "intarsia.local(tensor)"
+            )
+        return plain_dlpack(self, *args, **kwargs)
+
+    nn.Module.load_state_dict, Tensor.__dlpack__ = load_state_dict, __dlpack__
+    Tensor.__create_write_items__ = Tensor.__create_chunk_list__ = property(_refuse_checkpoint)
     __repr__._intarsia = True
     Tensor.__repr__, Tensor.__deepcopy__, Tensor.__reduce_ex__ = __repr__, __deepcopy__, __reduce_ex__
     Tensor.tolist, Tensor.numpy, Tensor.register_hook = tolist, numpy, register_hook

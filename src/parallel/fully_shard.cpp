@@ -10,12 +10,14 @@
 #include <algorithm>
 #include <iomanip>
 #include <mutex>
+#include <set>
 #include <sstream>
 
 #include "base/text.h"
 #include "intarsia/collectives.h"
 #include "intarsia/error.h"
 #include "intarsia/tensor.h"
+#include "parallel/after_failure.h"
 #include "parallel/shard_group.h"
 #include "tensor/state.h"
 #include "tensor/translating.h"
@@ -95,7 +97,7 @@ class Sharding final : public UseSource, public std::enable_shared_from_this<Sha
   at::Tensor in_use(std::size_t index) override {
     const std::scoped_lock lock(mutex_);
     const auto [g, i] = places_[index];
-    if (current_ != g) enter(g);
+    if (current_ != g || has_failed()) enter(g);
     return groups_[g]->used(i);
   }
   Layout layout_in_use(std::size_t index) const override {
@@ -112,6 +114,7 @@ class Sharding final : public UseSource, public std::enable_shared_from_this<Sha
   // ---- what the handle passes on ---------------------------------------------------------------
   void finish() {
     const std::scoped_lock lock(mutex_);
+    if (has_failed()) leave_failed_backward();
     end_backward();
   }
   void release() {
@@ -143,6 +146,9 @@ class Sharding final : public UseSource, public std::enable_shared_from_this<Sha
   void keep_only(Index a, Index b);
   std::size_t live() const;
 
+  void watch_backward();
+  void backward_ended(int task);
+  bool has_failed() const;
   void begin_backward();
   void leave_failed_backward();
   void end_backward();
@@ -175,7 +181,10 @@ class Sharding final : public UseSource, public std::enable_shared_from_this<Sha
   std::size_t most_gathered_ = 0;
 
   bool sync_ = true;
+  std::vector<int> watched_;    // graph tasks that used parameters and have not ended
   int backward_ = kNoBackward;  // the graph task whose gradients are taken
+  Progress progress_;
+  std::string broken_;  // why the ranks cannot go on
   std::vector<bool> launched_;
   std::vector<bool> unused_;  // by group: no rank used it in the last step
   std::vector<Index> reducing_;
@@ -189,6 +198,7 @@ std::size_t Sharding::live() const {
 }
 
 void Sharding::gather(Index g) {
+  ++progress_.gathers;
   groups_[g]->gather();
   most_gathered_ = std::max(most_gathered_, live());
 }
@@ -251,8 +261,10 @@ void Sharding::finish_phase() {
 
 void Sharding::enter(Index g) {
   const BelowAutograd below;
+  if (has_failed()) leave_failed_backward();
   const Phase now =
       torch::autograd::get_current_node() != nullptr ? Phase::backward : Phase::forward;
+  if (now == Phase::backward) watch_backward();
   if (now != phase_) {
     if (running_ && phase_ == Phase::forward) finish_phase();
     phase_ = now;
@@ -291,36 +303,72 @@ void Sharding::take_gradient(std::size_t index, const at::Tensor& gradient) {
   launch_ready();
 }
 
-/// The first gradient of a backward asks to be told of its end.
+/// The first use of a parameter, or the first gradient, in a backward asks to be told of its end.
+void Sharding::watch_backward() {
+  const int task = torch::autograd::get_current_graph_task_id();
+  if (std::find(watched_.begin(), watched_.end(), task) != watched_.end()) return;
+  torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this(), task] {
+    translating([&] {
+      const std::scoped_lock lock(self->mutex_);
+      self->backward_ended(task);
+    });
+  });
+  watched_.push_back(task);
+}
+
+void Sharding::backward_ended(int task) {
+  if (backward_ != task) {
+    std::erase(watched_, task);
+    return;
+  }
+  if (torch::autograd::get_current_node() != nullptr) {
+    fail<ValueError>("fully_shard",
+                     "a backward inside a backward gave gradients, as checkpointing with "
+                     "use_reentrant=True does; use use_reentrant=False");
+  }
+  end_backward();
+}
+
+/// Whether a backward began that is not running, and was never heard to end.
+bool Sharding::has_failed() const {
+  return !watched_.empty() && torch::autograd::get_current_graph_task_id() == kNoBackward;
+}
+
 void Sharding::begin_backward() {
   const int task = torch::autograd::get_current_graph_task_id();
   if (backward_ == task) return;
   if (backward_ != kNoBackward) leave_failed_backward();
+  watch_backward();
   backward_ = task;
   launched_.assign(groups_.size(), false);
-  torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this()] {
-    translating([&] {
-      if (torch::autograd::get_current_node() != nullptr) {
-        fail<ValueError>("fully_shard",
-                         "a backward inside a backward gave gradients, as checkpointing with "
-                         "use_reentrant=True does; use use_reentrant=False");
-      }
-      const std::scoped_lock lock(self->mutex_);
-      self->end_backward();
-    });
-  });
 }
 
-/// The backward before this ended with an error: what it gave is dropped.
+/// The backward before this ended with an error, with some gradients reduced and some not: all are
+/// dropped, with what they were added to. Where ranks failed alike, none waits for another, and all
+/// begin again.
 void Sharding::leave_failed_backward() {
-  if (std::find(launched_.begin(), launched_.end(), true) != launched_.end()) {
-    fail<WorldError>(
-        "fully_shard",
-        "the backward before ended with an error when some groups had been reduced, so "
-        "the ranks are out of step; begin anew on all ranks");
+  if (!broken_.empty()) fail<WorldError>("fully_shard", broken_);
+  if (!world_->in_lockstep() && !world_->simulated()) {
+    try {
+      meet_after_failure(*world_, mesh_, progress_);
+    } catch (const WorldError& error) {
+      broken_ = error.what();
+      throw;
+    }
   }
   for (const auto& group : groups_) group->forget_gradients();
+  reducing_.clear();
   drop_all();
+  watched_.clear();
+  backward_ = kNoBackward;
+  launched_.assign(groups_.size(), false);
+  phase_ = Phase::forward;
+  running_ = false;
+  next_ = 0;
+  if (learning_) {
+    seen_ = {};
+    seen_ready_.clear();
+  }
 }
 
 /// Begins reductions in the order that all ranks follow, as far as gradients are there.
@@ -335,6 +383,7 @@ void Sharding::launch_ready() {
 void Sharding::launch(Index g) {
   launched_[g] = true;
   finish_reductions(1);
+  ++progress_.reductions;
   groups_[g]->reduce();
   reducing_.push_back(g);
 }
@@ -344,6 +393,7 @@ void Sharding::finish_reductions(std::size_t but) {
   while (reducing_.size() > but) {
     const Index g = reducing_.front();
     reducing_.erase(reducing_.begin());
+    ++progress_.finished;
     unused_[g] = !groups_[g]->finish_reduction();
   }
 }
@@ -387,6 +437,7 @@ void Sharding::end_backward() {
   }
   launched_.assign(groups_.size(), false);
   backward_ = kNoBackward;
+  watched_.clear();
   drop_all();
   phase_ = Phase::forward;
   running_ = false;
@@ -589,14 +640,36 @@ Layout sharded_layout(const Layout& use, std::size_t dims, const FullyShardOptio
   return out;
 }
 
+void check_fully_shard(const std::vector<ParameterGroup>& groups,
+                       const FullyShardOptions& options) {
+  std::optional<Mesh> mesh;
+  for (const ParameterGroup& group : groups) {
+    for (const ShardedParameter& p : group.parameters) {
+      if (!mesh) {
+        mesh =
+            has_layout(p.tensor) || !p.use ? distributed(p).spec()->layout.mesh() : p.use->mesh();
+        check_axes(*mesh, options);
+      }
+      if (!p.use) distributed(p);
+      check_shardable(p, options, *mesh);
+    }
+  }
+  if (!mesh) fail<ValueError>("fully_shard", "there are no parameters");
+}
+
 std::shared_ptr<FullyShard> fully_shard(std::vector<ParameterGroup> groups,
                                         const FullyShardOptions& options) {
+  std::set<const void*> seen;  // tied ones are gathered with the first
+  for (ParameterGroup& group : groups) {
+    std::erase_if(group.parameters, [&](const ShardedParameter& p) {
+      return !seen.insert(p.tensor.unsafeGetTensorImpl()).second;
+    });
+    for (const ShardedParameter& p : group.parameters) distributed(p);
+  }
   std::erase_if(groups, [](const ParameterGroup& g) { return g.parameters.empty(); });
-  if (groups.empty()) fail<ValueError>("fully_shard", "there are no parameters");
-  const ShardedParameter& first = groups[0].parameters[0];
-  const DistributedImpl& impl = distributed(first);
+  check_fully_shard(groups, options);
+  const DistributedImpl& impl = distributed(groups[0].parameters[0]);
   const Mesh mesh = impl.spec()->layout.mesh();
-  check_axes(mesh, options);
   auto sharding = std::make_shared<Sharding>(std::move(groups), options, impl.shared_world(), mesh);
   sharding->attach();
   return std::make_shared<Handle>(std::move(sharding));

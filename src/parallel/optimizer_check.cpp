@@ -1,51 +1,14 @@
 // Whether the states of an optimizer lie as their parameters do.
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
+#include <algorithm>
 
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "intarsia/optim.h"
 #include "intarsia/tensor.h"
+#include "parallel/optimizer_states.h"
 
 namespace intarsia {
 namespace {
-
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
-
-/// The tensors that a state of one of torch's optimizers, or of ours, holds.
-NamedTensors tensors_of(const torch::optim::OptimizerParamState& state) {
-  namespace optim = torch::optim;
-  if (const auto* s = dynamic_cast<const optim::AdamParamState*>(&state)) {
-    return {{"exp_avg", s->exp_avg()},
-            {"exp_avg_sq", s->exp_avg_sq()},
-            {"max_exp_avg_sq", s->max_exp_avg_sq()}};
-  }
-  if (const auto* s = dynamic_cast<const optim::AdamWParamState*>(&state)) {
-    return {{"exp_avg", s->exp_avg()},
-            {"exp_avg_sq", s->exp_avg_sq()},
-            {"max_exp_avg_sq", s->max_exp_avg_sq()}};
-  }
-  if (const auto* s = dynamic_cast<const optim::SGDParamState*>(&state)) {
-    return {{"momentum_buffer", s->momentum_buffer()}};
-  }
-  if (const auto* s = dynamic_cast<const optim::AdagradParamState*>(&state)) {
-    return {{"sum", s->sum()}};
-  }
-  if (const auto* s = dynamic_cast<const optim::RMSpropParamState*>(&state)) {
-    return {{"square_avg", s->square_avg()},
-            {"momentum_buffer", s->momentum_buffer()},
-            {"grad_avg", s->grad_avg()}};
-  }
-  if (const auto* s = dynamic_cast<const MuonParamState*>(&state)) {
-    return {{"momentum_buffer", s->momentum_buffer()}};
-  }
-  fail<UnsupportedError>("check_optimizer",
-                         "knows the states of Adam, AdamW, SGD, Adagrad, RMSprop and Muon only; "
-                         "list those of others as OptimizerState");
-}
 
 std::string name_of(const at::Tensor& parameter, std::size_t group, std::size_t index,
                     const NamedTensors& names) {
@@ -56,6 +19,27 @@ std::string name_of(const at::Tensor& parameter, std::size_t group, std::size_t 
 }
 
 }  // namespace
+
+void check_parameters(const NamedTensors& trained, const NamedTensors& names) {
+  const bool laid_out = std::any_of(names.begin(), names.end(),
+                                    [](const auto& item) { return has_layout(item.second); });
+  if (!laid_out) return;
+  std::vector<std::string> strangers;
+  for (const auto& [name, parameter] : trained) {
+    const bool known = std::any_of(names.begin(), names.end(), [&](const auto& item) {
+      return item.second.is_same(parameter);
+    });
+    if (!known && !has_layout(parameter)) {
+      strangers.push_back(concat(name, " (", describe(parameter), ')'));
+    }
+  }
+  if (strangers.empty()) return;
+  fail<ValueError>(
+      "check_optimizer", "the optimizer's parameter ", join(strangers, ", "),
+      " is none of the module's, whose parameters are distributed: a step on it trains "
+      "nothing; make the optimizer after the module was laid out, from "
+      "module.parameters()");
+}
 
 void check_optimizer(const std::vector<OptimizerState>& states) {
   for (const OptimizerState& s : states) {
@@ -81,17 +65,20 @@ void check_optimizer(const std::vector<OptimizerState>& states) {
 
 void check_optimizer(const torch::optim::Optimizer& optimizer, const NamedTensors& names) {
   std::vector<OptimizerState> states;
+  NamedTensors trained;
   for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
     const auto& parameters = optimizer.param_groups()[g].params();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const std::string parameter = name_of(parameters[i], g, i, names);
+      trained.emplace_back(parameter, parameters[i]);
       const auto state = optimizer.state().find(parameters[i].unsafeGetTensorImpl());
       if (state == optimizer.state().end()) continue;
-      const std::string parameter = name_of(parameters[i], g, i, names);
-      for (auto& [name, value] : tensors_of(*state->second)) {
-        states.push_back({parameter, name, parameters[i], value});
+      for (const auto& [name, value] : parts_of("check_optimizer", *state->second).tensors) {
+        states.push_back({parameter, name, parameters[i], *value});
       }
     }
   }
+  check_parameters(trained, names);
   check_optimizer(states);
 }
 

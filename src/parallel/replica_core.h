@@ -101,6 +101,7 @@ struct Replica::Core : std::enable_shared_from_this<Replica::Core> {
   void communicating(Function&& call);
   void charge(const std::string& text, std::string transition, const at::Tensor& flat);
 
+  static void check_free(const NamedTensor& parameter);
   void add_slot(const NamedTensor& parameter);
   std::vector<std::vector<std::size_t>> buckets_by(const std::vector<std::size_t>& order) const;
   void set_buckets(std::vector<std::vector<std::size_t>> members);

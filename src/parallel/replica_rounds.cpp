@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "parallel/after_failure.h"
 #include "parallel/replica_core.h"
 #include "tensor/spec.h"
 #include "tensor/state.h"
@@ -58,14 +59,23 @@ void Replica::Core::begin_round() {
       [core = shared_from_this()] { core->translated([&] { core->end_of_backward(); }); });
 }
 
-/// A round that is open when another begins: its backward ended with an error.
+/// A round that is open when another begins: its backward ended with an error. Where buckets had
+/// been sent, all ranks must have failed alike; gradients, some averaged and some not, are dropped.
 void Replica::Core::leave_failed_backward() {
   if (backward_ == kNoBackward) return;
-  if (next_ == 0) return reset_round();
-  communicating([&] {
-    fail<WorldError>(kReplicate, "the backward before ended with an error when ", next_, " of ",
-                     buckets_.size(), " buckets had been sent, so the ranks are out of step");
-  });
+  if (next_ > 0) {
+    communicating([&] {
+      meet_after_failure(*world_, Mesh::parse(comm_.name()),
+                         {.reductions = static_cast<std::int64_t>(next_),
+                          .finished = static_cast<std::int64_t>(counters_.rounds)});
+    });
+    for (Bucket& bucket : buckets_) bucket.sent.reset();
+    for (Slot& slot : slots_) {
+      slot.parameter.mutable_grad().reset();
+      slot.unsent = false;
+    }
+  }
+  reset_round();
 }
 
 /// Runs what sends or waits. After a failure the others may never come: what is under way is left

@@ -60,7 +60,19 @@ Replica::Core::~Core() {
 
 // ---- the start ---------------------------------------------------------------------------------
 
+void Replica::Core::check_free(const NamedTensor& parameter) {
+  if (!parameter.tensor.requires_grad()) return;
+  const auto node = torch::autograd::impl::grad_accumulator(parameter.tensor);
+  for (const auto& hook : node->post_hooks()) {
+    if (dynamic_cast<const Hook*>(hook.get()) == nullptr) continue;
+    fail<ValueError>(kReplicate, "parameter '", parameter.name,
+                     "' is replicated already, and would be averaged twice; destroy the other "
+                     "Replica first");
+  }
+}
+
 void Replica::Core::start(const ReplicatedTensors& tensors) {
+  for (const NamedTensor& p : tensors.parameters) check_free(p);
   check_same_model(comm_, tensors, world_->device());
   std::vector<at::Tensor> all;
   for (const auto* list : {&tensors.parameters, &tensors.buffers}) {
@@ -90,12 +102,6 @@ void Replica::Core::start(const ReplicatedTensors& tensors) {
 
 void Replica::Core::add_slot(const NamedTensor& parameter) {
   const auto node = torch::autograd::impl::grad_accumulator(parameter.tensor);
-  for (const auto& hook : node->post_hooks()) {
-    if (dynamic_cast<const Hook*>(hook.get()) == nullptr) continue;
-    fail<ValueError>(kReplicate, "parameter '", parameter.name,
-                     "' is replicated already, and would be averaged twice; destroy the other "
-                     "Replica first");
-  }
   const std::uintptr_t key =
       node->add_post_hook(std::make_unique<Hook>(weak_from_this(), slots_.size()));
   slots_.push_back(

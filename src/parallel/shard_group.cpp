@@ -139,6 +139,26 @@ DistributedImpl& distributed(const ShardedParameter& parameter) {
   return impl_of(parameter.tensor);
 }
 
+void check_shardable(const ShardedParameter& given, const FullyShardOptions& options,
+                     const Mesh& mesh) {
+  constexpr std::string_view where = "fully_shard";
+  const bool plain = !has_layout(given.tensor);
+  const Layout lies = plain ? *given.use : layout_of(given.tensor);
+  if (lies.mesh() != mesh) {
+    fail<ValueError>(where, "parameter '", given.name, "' lies on ", lies.mesh(), ", others on ",
+                     mesh, "; shard them by a call of its own");
+  }
+  if (!plain && impl_of(given.tensor).extra() && impl_of(given.tensor).extra()->on_use) {
+    fail<ValueError>(where, "parameter '", given.name, "' is sharded already");
+  }
+  const Layout use = given.use.value_or(lies);
+  const Layout stored =
+      sharded_layout(use, static_cast<std::size_t>(given.tensor.dim()), options, given.name);
+  if (lies == use || lies == stored) return;
+  fail<ValueError>(where, "parameter '", given.name, "' is ", describe(given.tensor),
+                   ", which is neither how it is used, ", use, ", nor how it is stored, ", stored);
+}
+
 ShardGroup::ShardGroup(ParameterGroup group, const FullyShardOptions& options, World& world,
                        const Mesh& mesh)
     : name_(std::move(group.name)),
@@ -171,16 +191,7 @@ ShardGroup::ShardGroup(ParameterGroup group, const FullyShardOptions& options, W
 }
 
 Stored ShardGroup::describe_parameter(const ShardedParameter& given) {
-  constexpr std::string_view where = "fully_shard";
-  DistributedImpl& impl = distributed(given);
-  const Spec& spec = impl.spec();
-  if (spec->layout.mesh() != mesh_) {
-    fail<ValueError>(where, "parameter '", given.name, "' lies on ", spec->layout.mesh(),
-                     ", others on ", mesh_, "; shard them by a call of its own");
-  }
-  if (impl.extra() && impl.extra()->on_use) {
-    fail<ValueError>(where, "parameter '", given.name, "' is sharded already");
-  }
+  const Spec& spec = distributed(given).spec();
   const Layout use = given.use.value_or(spec->layout);
   const std::size_t dims = spec->sizes.size();
   Stored p{.name = given.name,
@@ -457,6 +468,10 @@ bool ShardGroup::has_any() const {
 }
 
 void ShardGroup::forget_gradients() {
+  reducing_.clear();
+  for (const Stored& p : parameters_) {
+    if (at::Tensor parameter = p.lock(); parameter.defined()) parameter.mutable_grad().reset();
+  }
   for (Lane& lane : lanes_) lane.terms.clear();
   taken_.assign(parameters_.size(), false);
   arrived_.assign(parameters_.size(), false);

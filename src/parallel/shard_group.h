@@ -57,10 +57,15 @@ struct Stored {
 /// The tensor of a parameter. ValueError where it is not distributed.
 DistributedImpl& distributed(const ShardedParameter& parameter);
 
+/// Refuses a parameter that cannot be sharded on a mesh. ValueError that names it.
+void check_shardable(const ShardedParameter& parameter, const FullyShardOptions& options,
+                     const Mesh& mesh);
+
 /// THREADS: guarded by its owner.
 class ShardGroup {
  public:
   /// Cuts the parameters that are whole along the shard axes, and moves all pieces into one buffer.
+  /// REQUIRES: check_shardable was content with all of them.
   ShardGroup(ParameterGroup group, const FullyShardOptions& options, World& world,
              const Mesh& mesh);
 
@@ -89,7 +94,8 @@ class ShardGroup {
   bool has_any() const;
   /// What is taken is to be kept for the next backward, which adds to it.
   void keep_gradients() { arrived_.assign(parameters_.size(), false); }
-  /// What was taken is dropped.
+  /// What was taken is dropped, what is reduced just now, once it is there, and the parameters'
+  /// gradients.
   void forget_gradients();
   /// Begins to reduce; what did not arrive counts as zeros. COLLECTIVE: the shard axes.
   void reduce();

@@ -83,6 +83,7 @@ std::string near_names(std::string_view pattern, const std::vector<std::string>&
 
 void check_modules(const TensorParallelPlan& plan, const std::vector<std::string>& modules) {
   for (const PlannedModules& entry : plan.modules) {
+    if (entry.optional) continue;
     const bool used = std::any_of(modules.begin(), modules.end(), [&](const std::string& name) {
       return fits(name, entry.pattern);
     });
@@ -206,7 +207,7 @@ LayoutPatterns layouts(const TensorParallelPlan& plan, const Mesh& mesh,
   }
   for (std::size_t i = 0; i < plan.modules.size(); ++i) {
     const PlannedModules& entry = plan.modules[i];
-    if (used[i] || entry.style.parameters.empty()) continue;
+    if (used[i] || entry.optional || entry.style.parameters.empty()) continue;
     fail<ValueError>(kWhere, "'", entry.pattern, "' lays out '", entry.style.parameters[0].first,
                      "', but no module that it fits has one which an earlier pattern leaves to it");
   }
@@ -277,13 +278,13 @@ TensorParallelPlan llama_plan(const LlamaPlanOptions& options) {
           {"*.wq|*.q_proj", column({.heads = heads})},
           {"*.wk|*.wv|*.k_proj|*.v_proj", column({.heads = groups})},
           {"*.wo|*.o_proj", row({.output = between, .heads = heads})},
-          {"*.w1|*.w3|*.gate_proj|*.up_proj", column()},
-          {"*.w2|*.down_proj", row({.output = between})},
+          {"*.w1|*.w3|*.gate_proj|*.up_proj", column(), /*optional=*/true},
+          {"*.w2|*.down_proj", row({.output = between}), /*optional=*/true},
           {"head|output|lm_head",
            column({.input = whole,
                    .output = options.loss_parallel ? std::nullopt : std::optional(whole)})},
           {"*.attention|*.self_attn", prepare_input(whole)},
-          {"*.feed_forward|*.mlp", prepare_input(whole)},
+          {"*.feed_forward|*.mlp", prepare_input(whole), /*optional=*/true},
       },
       options.overlap};
   if (options.sequence_parallel) plan.modules.push_back({"*norm", sequence()});

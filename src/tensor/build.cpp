@@ -33,6 +33,10 @@ constexpr std::array<std::string_view, 15> kInitialisers{
     "aten::random_", "aten::exponential_", "aten::geometric_", "aten::cauchy_", "aten::log_normal_",
     "aten::mul_",    "aten::add_",         "aten::div_",       "aten::sub_",    "aten::clamp_"};
 
+/// Those that make something of the values that were there before.
+constexpr std::array<std::string_view, 5> kChangers{"aten::mul_", "aten::add_", "aten::div_",
+                                                    "aten::sub_", "aten::clamp_"};
+
 bool is_deferred(const at::Tensor& t) {
   return is_ours(t) && impl_of(t).extra() && impl_of(t).extra()->recipe;
 }
@@ -190,8 +194,34 @@ void BuildScope::leave() {
   t_scope.reset();
 }
 
+namespace {
+
+/// Whether nothing ever set its values.
+bool is_raw(const at::Tensor& t) {
+  if (!t.defined() || t.numel() == 0 || !is_deferred(t)) return false;
+  const auto& steps = impl_of(t).extra()->recipe->steps;
+  return std::all_of(steps.begin(), steps.end(), [](const Recipe::Step& step) {
+    return std::find(kChangers.begin(), kChangers.end(), step.op.schema().name()) !=
+           kChangers.end();
+  });
+}
+
+void check_values(const NamedTensors& tensors) {
+  std::vector<std::string> raw;
+  for (const auto& [name, tensor] : tensors) {
+    if (is_raw(tensor)) raw.push_back(concat("'", name, "'"));
+  }
+  if (raw.empty()) return;
+  fail<ValueError>("build", "nothing sets the values of ", join(raw, ", "),
+                   ", which would be whatever the memory held; set them in the module's "
+                   "constructor, with torch::zeros or torch::nn::init for example");
+}
+
+}  // namespace
+
 void BuildScope::finish(const NamedTensors& tensors, const LayoutPatterns& patterns) {
   leave();
+  check_values(tensors);
   std::vector<bool> used(patterns.size(), false);
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.defined()) continue;

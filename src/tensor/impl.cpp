@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/text.h"
+#include "intarsia/error.h"
 #include "tensor/state.h"
+#include "tensor/translating.h"
 
 namespace intarsia {
 namespace {
@@ -48,6 +51,23 @@ DistributedImpl::DistributedImpl(std::shared_ptr<World> world, TensorState& stat
 
 DistributedImpl::~DistributedImpl() {
   if (remembered) state_->forget(*this);
+}
+
+void DistributedImpl::release_resources() {
+  if (remembered.exchange(false)) state_->forget(*this);
+  pieces_.clear();
+  extra_.reset();
+  c10::TensorImpl::release_resources();
+}
+
+const c10::Storage& DistributedImpl::storage() const {
+  translating([&] {
+    fail<UnsupportedError>("storage", spec_, " on ", spec_->layout.mesh(),
+                           " lies in pieces and has no memory of its own to save, export or share; "
+                           "take full(tensor) or local(tensor), and to save a model "
+                           "full_state_dict(module)");
+  });
+  return c10::TensorImpl::storage();
 }
 
 void DistributedImpl::take_metadata() {

@@ -137,8 +137,14 @@ class DistributedImpl final : public c10::TensorImpl {
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version,
                                                          bool allow_change) const override;
   void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) override;
+  /// A weak pointer keeps the object, and nothing that it holds: what it remembers may lead back to
+  /// it by such a pointer.
+  void release_resources() override;
   const char* tensorimpl_type_name() const override { return "intarsia::DistributedImpl"; }
   bool has_storage() const override { return false; }
+  /// Refuses, in words that name the tensor and what to write instead: those who save, export or
+  /// share memory come here.
+  const c10::Storage& storage() const override;
 
  private:
   DistributedImpl(std::shared_ptr<World> world, TensorState& state, Spec spec);

@@ -1,6 +1,7 @@
 #include "tensor/plain.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 
@@ -37,6 +38,14 @@ bool is_overwritten(const Frame& f, const at::Tensor& tensor) {
   return std::any_of(f.tensors.begin(), f.tensors.end(), [&](const Frame::Tensor& t) {
     return t.tensor == &tensor && (t.is_out || (t.written && writes_all));
   });
+}
+
+/// Autograd fills in plain zeros for gradients that nobody gave: alike everywhere, and no one could
+/// distribute them.
+bool is_zero_gradient(const at::Tensor& t) {
+  if (torch::autograd::get_current_node() == nullptr) return false;
+  const BelowAutograd below;
+  return t._is_zerotensor() || t.is_meta() || !t.any().item<bool>();
 }
 
 }  // namespace
@@ -82,7 +91,7 @@ void note_plain(const Frame& f, const at::Tensor& t) {
   if (number) return;
   TensorState& state = f.state();
   const PlainTensors mode = state.plain_mode.load(std::memory_order_relaxed);
-  if (mode == PlainTensors::refused && t.numel() > 1) {
+  if (mode == PlainTensors::refused && t.numel() > 1 && !is_zero_gradient(t)) {
     f.refuse(concat("a plain tensor, ", describe(t), ", is beside distributed ones"),
              "distribute it, or allow plain tensors");
   }

@@ -1,5 +1,6 @@
 #include "intarsia/fully_shard.h"
 
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
@@ -8,6 +9,7 @@
 
 #include "error_text.h"
 #include "intarsia/communication.h"
+#include "intarsia/error.h"
 #include "intarsia/lockstep.h"
 #include "tensor/tensors.h"
 
@@ -209,6 +211,181 @@ TEST(FullyShard, UnsynchronisedGradientsAddUp) {
   });
 }
 
+// ---- errors ------------------------------------------------------------------------------------
+
+/// Throws in backward.
+struct Throws : torch::autograd::Function<Throws> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list) {
+    throw std::runtime_error("of the user");
+  }
+};
+
+/// A step whose backward throws before it gets to the first blocks.
+void fail_backward(Net& net, const at::Tensor& x, const at::Tensor& y, std::size_t before) {
+  at::Tensor h = net->embed(x);
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (i == before) h = Throws::apply(h);
+    h = net->blocks->at<BlockImpl>(i).forward(h);
+  }
+  if (before == 3) h = Throws::apply(h);
+  const at::Tensor loss = mean_loss(net->head(h), y);
+  testing::expect_error<std::runtime_error>([&] { loss.backward(); }, {"of the user"});
+}
+
+/// Fails in the first step and later, with some groups reduced and with none.
+void train_on_after_failures(World& world, const Mesh& mesh, const FullyShardOptions& options) {
+  Sharded<Net> net = sharded(world, mesh, options);
+  Net twin = plain_twin(net.module);
+  const std::string batch = mesh.axes() == 1 ? "S(0)" : "S(0),S(0)";
+  torch::optim::SGD ours(net->parameters(), 0.1);
+  torch::optim::SGD theirs(twin->parameters(), 0.1);
+  for (int step = 0; step < 5; ++step) {
+    const Layout lies = Layout::parse(batch, mesh);
+    const at::Tensor x = distribute(tokens_of(step), lies, world);
+    const at::Tensor y = distribute(tokens_of(step + 9), lies, world);
+    ours.zero_grad();
+    theirs.zero_grad();
+    if (step != 1) fail_backward(net.module, x, y, static_cast<std::size_t>(step == 4 ? 3 : step));
+    mean_loss(net->forward(x), y).backward();
+    mean_loss(twin->forward(tokens_of(step)), tokens_of(step + 9)).backward();
+    expect_twins(net.module, twin);
+    ours.step();
+    theirs.step();
+  }
+  EXPECT_LE(net.sharding->most_gathered(), 2U);
+}
+
+TEST(FullyShard, TrainsOnAfterABackwardThatThrew) {
+  const auto alone = lockstep_world(2);
+  train_on_after_failures(*alone, Mesh::parse("[dp=2]"), {.shard = {"dp"}});
+  for (const std::string text : {"[dp=1]", "[dp=2]", "[dp=3]"}) {
+    testing::on_mesh(Mesh::parse(text), [&](World& world) {
+      train_on_after_failures(world, Mesh::parse(text), {.shard = {"dp"}});
+    });
+  }
+  const Mesh hybrid = Mesh::parse("[rep=2,dp=2]");
+  testing::on_mesh(hybrid, [&](World& world) {
+    train_on_after_failures(world, hybrid, {.shard = {"dp"}, .replicate = {"rep"}});
+  });
+}
+
+TEST(FullyShard, ARankThatFailedAloneIsNamed) {
+  run_in_process(2,
+                 [](World& world) {
+                   const Mesh mesh = Mesh::parse("[dp=2]");
+                   const Layout lies = Layout::parse("S(0)", mesh);
+                   Sharded<Net> net = sharded(world, mesh, {.shard = {"dp"}});
+                   const at::Tensor x = distribute(tokens_of(0), lies, world);
+                   const at::Tensor y = distribute(tokens_of(9), lies, world);
+                   mean_loss(net->forward(x), y).backward();
+                   if (world.rank() == 0) {
+                     const at::Tensor loss = mean_loss(net->forward(x), y);
+                     testing::expect_error<c10::Error>([&] { loss.backward(); },
+                                                       {"did not finish"});
+                     return;
+                   }
+                   fail_backward(net.module, x, y, 1);
+                   for (int again = 0; again < 2; ++again) {
+                     testing::expect_error<c10::DistError>(
+                         [&] { net->forward(x); },
+                         {"[backward] that of rank 1 ended with an error, but rank 0 did not come",
+                          "begin anew"});
+                   }
+                 },
+                 {.timeout = std::chrono::milliseconds(500)});
+}
+
+TEST(FullyShard, RanksThatFailedAtDifferentPlacesAreNamed) {
+  run_in_process(
+      2,
+      [](World& world) {
+        const Mesh mesh = Mesh::parse("[dp=2]");
+        Sharded<Net> net = sharded(world, mesh, {.shard = {"dp"}});
+        // What lies between the parameters is local: only gathers and reductions are exchanged.
+        const auto mine = [&](const at::Tensor& t) {
+          return from_local(t.chunk(2)[static_cast<std::size_t>(world.rank())].contiguous(),
+                            Layout::parse("S(0)", mesh), world);
+        };
+        const at::Tensor x = mine(tokens_of(0));
+        const at::Tensor y = mine(tokens_of(9));
+        mean_loss(net->forward(x), y).backward();
+        fail_backward(net.module, x, y, world.rank() == 0 ? 3 : 2);
+        testing::expect_error<c10::DistError>(
+            [&] { net->forward(x); }, {"ended with an error at different places", "begin anew"});
+      },
+      {.timeout = std::chrono::milliseconds(1000)});
+}
+
+// ---- what stays --------------------------------------------------------------------------------
+
+using Watched = std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>;
+
+/// The memory of a model's pieces.
+Watched memory_of(Net& net) {
+  Watched out;
+  for (const at::Tensor& p : net->parameters()) {
+    for (const at::Tensor& piece : locals(p.detach())) {
+      out.push_back(piece.storage().getWeakStorageImpl());
+    }
+  }
+  return out;
+}
+
+void expect_gone(const Watched& memory, const std::string& when) {
+  for (const auto& storage : memory) EXPECT_TRUE(storage.expired()) << when;
+}
+
+TEST(FullyShard, DroppedModelsAreFreed) {
+  const Mesh mesh = Mesh::parse("[dp=2]");
+  const auto drop = [&](World& world, const std::string& when, bool closes) {
+    Watched memory;
+    {
+      Sharded<Net> net = sharded(world, mesh, {.shard = {"dp"}});
+      memory = memory_of(net.module);
+      const Layout lies = Layout::parse("S(0)", mesh);
+      const at::Tensor x = distribute(tokens_of(0), lies, world);
+      const at::Tensor y = distribute(tokens_of(9), lies, world);
+      if (when != "unused") mean_loss(net->forward(x), y).backward();
+      if (when == "after an error") fail_backward(net.module, x, y, 1);
+      if (when == "in between") mean_loss(net->forward(x), y);
+      if (when == "without its handle") net.sharding.reset();
+      if (closes) world.close();
+    }
+    expect_gone(memory, when);
+  };
+  for (const std::string when :
+       {"unused", "trained", "after an error", "in between", "without its handle"}) {
+    for (const bool closes : {false, true}) {
+      const auto world = lockstep_world(2);
+      drop(*world, when, closes);
+      run_in_process(2, [&](World& each) { drop(each, when, closes); });
+    }
+  }
+}
+
+TEST(FullyShard, TiedParametersBelongToTheFirstGroup) {
+  struct TiedImpl : torch::nn::Module {
+    TiedImpl() {
+      const at::Tensor weight = register_parameter("in", at::ones({6, 4}, at::kDouble));
+      register_parameter("out", weight);
+    }
+  };
+  const auto world = lockstep_world(2);
+  auto net = build_sharded(*world, Mesh::parse("[dp=2]"), LayoutPatterns{}, {.shard = {"dp"}},
+                           [] { return std::make_shared<TiedImpl>(); });
+  const auto parameters = net->parameters();
+  ASSERT_EQ(parameters.size(), 2U);
+  const at::Tensor x =
+      distribute(at::ones({2, 4}, at::kDouble), Layout::parse("[dp=2] S(0)"), *world);
+  x.mm(parameters[0].t()).mm(parameters[1]).sum().backward();
+  expect_whole(parameters[1].grad(), at::full({6, 4}, 2.0 * 4 + 8, at::kDouble), "tied");
+  EXPECT_EQ(net.sharding->groups().size(), 1U);
+}
+
 TEST(FullyShard, GroupsFollowBlocks) {
   Net net;
   const auto names = [](const std::vector<ParameterGroup>& groups) {
@@ -236,6 +413,25 @@ TEST(FullyShard, RefusesWhatCannotBe) {
   testing::expect_error<ValueError>([&] { fully_shard(parameter_groups(*net), {.shard = {"dp"}}); },
                                     {"shard"});
   testing::expect_error<ValueError>([&] { sharded(*world, mesh, {}); }, {"`shard`"});
+}
+
+TEST(FullyShard, ChangesNothingWhereItRefuses) {
+  const auto world = lockstep_world(2);
+  const Mesh mesh = Mesh::parse("[dp=2]");
+  Net net = build(*world, mesh, LayoutPatterns{}, [] { return Net(); });
+  auto groups = parameter_groups(*net);
+  groups.back().parameters.back().use = Layout::parse("[dp=2] S(0)");
+  testing::expect_error<ValueError>([&] { fully_shard(groups, {.shard = {"dp"}}); },
+                                    {"'head.bias' is used in layout [dp=2] S(0)"});
+  testing::expect_error<ValueError>(
+      [&] {
+        fully_shard(parameter_groups(*net), {.shard = {"dp"}, .dims = {{"head.bias", 1}}});
+      },
+      {"'head.bias' has 1 dimensions"});
+  for (const at::Tensor& p : net->parameters()) {
+    EXPECT_EQ(layout_of(p), Layout::replicated(mesh));
+  }
+  EXPECT_NE(fully_shard(parameter_groups(*net), {.shard = {"dp"}}), nullptr);
 }
 
 }  // namespace

@@ -306,6 +306,24 @@ TEST(CheckOptimizer, SaysTheWayOut) {
   });
 }
 
+TEST(CheckOptimizer, FindsParametersThatAreNotTheModules) {
+  in_both_worlds(2, [](World& world) {
+    const at::Tensor before = values({4, 3}, 1).set_requires_grad(true);
+    const at::Tensor after = distribute(before.detach(), Layout::parse("[dp=2] S(0)"), world);
+    const at::Tensor other = values({2}, 2).set_requires_grad(true);
+    torch::optim::SGD optimizer(Tensors{other, before}, 0.1);
+    expect_error<ValueError>(
+        [&] {
+          check_optimizer(optimizer, {{"weight", after}, {"plain", other}});
+        },
+        "[check_optimizer] the optimizer's parameter 1 of group 0 (f64[4, 3] plain) is none of the "
+        "module's, whose parameters are distributed: a step on it trains nothing; make the "
+        "optimizer after the module was laid out");
+    EXPECT_NO_THROW(check_optimizer(optimizer, {{"weight", other}}));  // of a plain module
+    EXPECT_NO_THROW(check_optimizer(optimizer));
+  });
+}
+
 // ---- torch's optimizers ----------------------------------------------------------------------
 
 using Maker = std::function<std::unique_ptr<torch::optim::Optimizer>(Tensors)>;

@@ -519,19 +519,45 @@ TEST(Replicate, ABackwardThatThrewIsForgottenIfNothingWasSent) {
   });
 }
 
-TEST(Replicate, ABackwardThatThrewAfterSendingIsNamed) {
-  on_ranks(2, [](World& world) {
+TEST(Replicate, ABackwardThatThrewOnAllRanksAfterSendingIsForgotten) {
+  on_ranks(3, [](World& world) {
     Tensor a = leaf({2}, 1);
     Tensor b = leaf({2}, 2);
-    const auto replica = replicate({{{"a", a}, {"b", b}}, {}}, world, kTwo, kDp,
+    const auto replica = replicate({{{"a", a}, {"b", b}}, {}}, world, Mesh::parse("[dp=3]"), kDp,
                                    {.bucket_bytes = 1, .first_bucket_bytes = 1});
-    expect_error<std::runtime_error>([&] { (Throws::apply(a) * b).sum().backward(); },
-                                     {"of the user"});
-    expect_error<WorldError>([&] { (a * b).sum().backward(); },
-                             {"when 1 of 2 buckets had been sent"});
-    expect_error<WorldError>([&] { replica->finish(); },
-                             {"a round before this failed", "1 of 2 buckets"});
+    for (int again = 0; again < 3; ++again) {
+      a.mutable_grad().reset();
+      b.mutable_grad().reset();
+      expect_error<std::runtime_error>([&] { (Throws::apply(a) * b).sum().backward(); },
+                                       {"of the user"});
+      ((a + b) * static_cast<double>(world.rank())).sum().backward();
+      EXPECT_EQ(a.grad()[0].item<double>(), 1.0);
+      EXPECT_EQ(b.grad()[0].item<double>(), 1.0);
+    }
   });
+}
+
+TEST(Replicate, ARankWhoseBackwardThrewAloneAfterSendingIsNamed) {
+  run_in_process(
+      2,
+      [](World& world) {
+        Tensor a = leaf({2}, 1);
+        Tensor b = leaf({2}, 2);
+        const auto replica = replicate({{{"a", a}, {"b", b}}, {}}, world, kTwo, kDp,
+                                       {.bucket_bytes = 1, .first_bucket_bytes = 1});
+        if (world.rank() == 0) {
+          expect_error<WorldError>([&] { (a * b).sum().backward(); }, {"did not finish"});
+          return;
+        }
+        expect_error<std::runtime_error>([&] { (Throws::apply(a) * b).sum().backward(); },
+                                         {"of the user"});
+        expect_error<WorldError>(
+            [&] { (a * b).sum().backward(); },
+            {"that of rank 1 ended with an error, but rank 0 did not come", "begin anew"});
+        expect_error<WorldError>([&] { replica->finish(); },
+                                 {"a round before this failed", "that of rank 1 ended"});
+      },
+      {.timeout = std::chrono::milliseconds(500)});
 }
 
 TEST(Replicate, ALostRankIsAWorldErrorOfBackward) {

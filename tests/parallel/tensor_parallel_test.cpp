@@ -94,6 +94,28 @@ TEST(TensorParallel, LlamaByHuggingFacesNames) {
   EXPECT_EQ(made.at("lm_head.weight"), "R,S(0)");
 }
 
+TEST(TensorParallel, LlamaWithExperts) {
+  Names names = hugging_face_names();
+  // One layer has experts as modules, one in single tensors; none has a plain network.
+  const auto of_the_network = [](const auto& name) {
+    return name.find(".mlp") != std::string::npos;
+  };
+  std::erase_if(names.modules, of_the_network);
+  std::erase_if(names.tensors, [&](const NamedShape& t) { return of_the_network(t.first); });
+  names.modules.insert(names.modules.end(), {"model.layers.0.mlp", "model.layers.0.mlp.experts"});
+  names.tensors.push_back({"model.layers.0.mlp.experts.gate_up_proj", {4, 16, 8}});
+  auto made = expand(llama_plan(), names);
+  EXPECT_FALSE(made.contains("model.layers.0.mlp.experts.gate_up_proj"));
+  EXPECT_EQ(made.at("model.layers.0.self_attn.o_proj.weight"), "R,S(1)");
+  names.add("model.layers.1.mlp.experts.0.down_proj", {8, 16});
+  made = expand(llama_plan(), names);
+  EXPECT_EQ(made.at("model.layers.1.mlp.experts.0.down_proj.weight"), "R,S(1)");
+  // What makes it a Llama must be there.
+  std::erase_if(names.modules, [](const auto& name) { return name.ends_with("o_proj"); });
+  expect_error<ValueError>([&] { expand(llama_plan(), names); },
+                           {"'*.wo|*.o_proj' fits no module"});
+}
+
 TEST(TensorParallel, PlacementsBetweenModules) {
   const Placement whole = Placement::replicate();
   const Placement cut = Placement::shard(1);

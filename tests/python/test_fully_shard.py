@@ -330,6 +330,126 @@ def test_built_in_pieces():
         assert all(torch.equal(a, b) for a, b in zip(values[0], other, strict=True))
 
 
+class Throws(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise RuntimeError("of the user")
+
+
+def train_on_after_errors(mesh, world, **options):
+    """An error in every step: in backward, with some groups reduced and with none, in forward, in a hook, in the
+    optimizer."""
+
+    def in_backward(model, x, y):
+        model.blocks[1].register_forward_pre_hook(lambda part, args: (Throws.apply(args[0]),))
+        mean_loss(model(x), y).backward()
+
+    def in_last_backward(model, x, y):
+        mean_loss(Throws.apply(model(x)), y).backward()
+
+    def in_forward(model, x, y):
+        model.blocks[1].register_forward_pre_hook(lambda part, args: 1 / 0)
+        mean_loss(model(x), y).backward()
+
+    def in_hook(model, x, y):
+        loss = mean_loss(model(x), y)
+        model.blocks[0].up.weight.register_hook(lambda grad: 1 / 0)
+        loss.backward()
+
+    def in_optimizer(model, x, y):
+        mean_loss(model(x), y).backward()
+        model.head.bias.grad = model.head.bias.grad.detach().reshape(1, -1)[:, :2]
+        torch.optim.SGD(model.parameters(), lr=0.0, foreach=False).step()
+
+    def left_behind(model):
+        for part in model.modules():
+            part._forward_pre_hooks.clear()
+        model.blocks[0].up.weight._backward_hooks and model.blocks[0].up.weight._backward_hooks.clear()
+
+    torch.manual_seed(0)
+    plain = Net().double()
+    net = copy.deepcopy(plain)
+    sharding = intarsia.fully_shard(net, mesh=mesh, world=world, **options)
+    ours, theirs = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (net, plain))
+    wrong = [in_backward, in_forward, in_last_backward, in_hook, in_backward, in_last_backward]
+    for fail, (tokens, targets) in zip(wrong, batches(4, len(wrong)), strict=True):
+        x, y = (intarsia.distribute(t, "S(0)", mesh=mesh, world=world) for t in (tokens, targets))
+        ours.zero_grad()
+        theirs.zero_grad()
+        try:
+            fail(net, x, y)
+            raise AssertionError(f"{fail.__name__} did not fail")
+        except (RuntimeError, ZeroDivisionError):
+            left_behind(net)
+        if fail is in_forward:
+            sharding.release()
+        mean_loss(net(x), y).backward()
+        mean_loss(plain(tokens), targets).backward()
+        assert furthest(net, plain) < 1e-12, fail.__name__
+        assert sharding.gathered() == 0
+        ours.step()
+        theirs.step()
+
+
+def test_trains_on_after_errors_in_lockstep():
+    train_on_after_errors("[dp=2]", intarsia.lockstep_world(2))
+    train_on_after_errors("[dp=2]", intarsia.lockstep_world(2), keep_after_forward=True)
+    train_on_after_errors("[dp=1]", intarsia.lockstep_world(1))
+
+
+@on_ranks(2)
+def test_trains_on_after_errors_on_processes():
+    intarsia.init()
+    train_on_after_errors("[dp=2]", intarsia.world())
+
+
+@on_ranks(3)
+def test_a_rank_that_failed_alone_is_named():
+    intarsia.init(timeout=4)
+    torch.manual_seed(0)
+    net = Net().double()
+    intarsia.fully_shard(net, mesh="[dp=3]")
+    tokens, targets = (intarsia.distribute(t, "[dp=3] S(0)") for t in batches(1, 1)[0])
+    mean_loss(net(tokens), targets).backward()
+    if intarsia.world().rank() == 1:
+        net.blocks[1].register_forward_pre_hook(lambda part, args: (Throws.apply(args[0]),))
+        refuses(RuntimeError, "of the user", lambda: mean_loss(net(tokens), targets).backward())
+        refuses(
+            intarsia.WorldError,
+            "[backward] that of rank 1 ended with an error, but rank 0, 2 did not come",
+            lambda: net(tokens),
+        )
+    else:
+        refuses(intarsia.WorldError, "did not finish", lambda: mean_loss(net(tokens), targets).backward())
+
+
+def test_zeros_that_autograd_fills_in_are_no_plain_tensors():
+    class Two(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, w):
+            return w.clone(), w * 2
+
+        @staticmethod
+        def backward(ctx, first, second):
+            return first + second
+
+    uses = [lambda w: Two.apply(w)[0], lambda w: w.unbind(0)[1], lambda w: w.split(2)[0], lambda w: w.chunk(2, 1)[1]]
+    for use in uses:
+        with intarsia.lockstep("[dp=2]"):
+            intarsia.set_plain_tensors("refused")
+            for way in (intarsia.fully_shard, lambda m: intarsia.parallelize(m, intarsia.mesh(), {"weight": "S(0)"})):
+                net = nn.Linear(4, 4, bias=False)
+                weight = net.weight.detach().clone().requires_grad_()
+                way(net)
+                use(net.weight).square().sum().backward()
+                use(weight).square().sum().backward()
+                assert torch.allclose(intarsia.full(net.weight.grad), weight.grad)
+
+
 def test_refusals():
     world = intarsia.lockstep_world(4)
 
