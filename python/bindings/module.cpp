@@ -4,6 +4,7 @@
 
 #include "bind.h"
 #include "intarsia/error.h"
+#include "intarsia/waiting.h"
 
 namespace intarsia {
 namespace {
@@ -41,6 +42,14 @@ PYBIND11_MODULE(_C, m) {
       nullptr);
   m.attr("WorldError") = py::reinterpret_borrow<py::object>(intarsia::g_world_error);
   py::register_local_exception_translator(intarsia::translate);
+
+  // Torch calls some ops, such as indexing, with the lock held; backends' threads want it to copy
+  // hooks of saved tensors.
+  intarsia::set_around_waits(
+      {[]() -> void* { return PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr; },
+       [](void* left) {
+         if (left != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(left));
+       }});
 
   intarsia::bind_layout(m);
   intarsia::bind_plan(m);

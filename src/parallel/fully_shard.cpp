@@ -339,6 +339,7 @@ void Sharding::begin_backward() {
   if (backward_ == task) return;
   if (backward_ != kNoBackward) leave_failed_backward();
   watch_backward();
+  for (const auto& group : groups_) group->drop_kept_gradients();
   backward_ = task;
   launched_.assign(groups_.size(), false);
 }

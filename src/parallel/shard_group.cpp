@@ -467,7 +467,34 @@ bool ShardGroup::has_any() const {
   return std::find(taken_.begin(), taken_.end(), true) != taken_.end();
 }
 
+void ShardGroup::keep_gradients() {
+  const at::NoGradGuard no_grad;
+  arrived_.assign(parameters_.size(), false);
+  kept_.assign(parameters_.size(), {});
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Stored& p = parameters_[i];
+    const at::Tensor parameter = taken_[i] ? p.lock() : at::Tensor();
+    if (!parameter.defined()) continue;
+    if (!parameter.grad().defined()) parameter.mutable_grad() = at::zeros_like(parameter);
+    kept_[i] = {parameter.grad(), parameter.grad()._version()};
+  }
+}
+
+void ShardGroup::drop_kept_gradients() {
+  for (std::size_t i = 0; i < kept_.size(); ++i) {
+    const Kept& kept = kept_[i];
+    const at::Tensor parameter = kept.gradient.defined() ? parameters_[i].lock() : at::Tensor();
+    if (!parameter.defined()) continue;
+    const at::Tensor& now = parameter.grad();
+    const bool stays =
+        now.defined() && now.is_same(kept.gradient) && now._version() == kept.version;
+    if (!stays) taken_[i] = false;
+  }
+  kept_.clear();
+}
+
 void ShardGroup::forget_gradients() {
+  kept_.clear();
   reducing_.clear();
   for (const Stored& p : parameters_) {
     if (at::Tensor parameter = p.lock(); parameter.defined()) parameter.mutable_grad().reset();

@@ -92,8 +92,11 @@ class ShardGroup {
   /// Whether every parameter that needs a gradient has given one since the last reduction.
   bool is_ready() const;
   bool has_any() const;
-  /// What is taken is to be kept for the next backward, which adds to it.
-  void keep_gradients() { arrived_.assign(parameters_.size(), false); }
+  /// What is taken is to be kept for the next backward, which adds to it. Parameters get gradients of
+  /// zeros meanwhile, by which is seen whether they are dropped.
+  void keep_gradients();
+  /// Drops what was kept for parameters whose gradients were set to none, to zero or to others since.
+  void drop_kept_gradients();
   /// What was taken is dropped, what is reduced just now, once it is there, and the parameters'
   /// gradients.
   void forget_gradients();
@@ -151,6 +154,12 @@ class ShardGroup {
   std::vector<Lane> lanes_;
   std::vector<bool> taken_;    ///< by parameter: in the lane's terms
   std::vector<bool> arrived_;  ///< by parameter: in this backward
+  /// By parameter, where something is kept: its gradient then, and how often that had been written.
+  struct Kept {
+    at::Tensor gradient;
+    std::uint32_t version = 0;
+  };
+  std::vector<Kept> kept_;
   std::vector<Pending> reducing_;
   GroupReport report_;
 };

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "intarsia/waiting.h"
 
 namespace intarsia {
 namespace {
@@ -215,7 +216,30 @@ std::string_view text_of(const std::exception& error) {
   return ours != nullptr ? ours->what_without_backtrace() : error.what();
 }
 
+namespace {
+
+AroundWaits g_around_waits;
+
+/// While it lives, this thread waits.
+class Away {
+ public:
+  Away() : left_(g_around_waits.leave != nullptr ? g_around_waits.leave() : nullptr) {}
+  ~Away() {
+    if (g_around_waits.come_back != nullptr) g_around_waits.come_back(left_);
+  }
+  Away(const Away&) = delete;
+  Away& operator=(const Away&) = delete;
+
+ private:
+  void* left_;
+};
+
+}  // namespace
+
+void set_around_waits(AroundWaits functions) { g_around_waits = functions; }
+
 void wait_for(const Works& works, std::string_view what) {
+  const Away away;
   constexpr std::size_t kLastCalls = 8;
   if (!works.list.empty() && works.context->forks != forks()) {
     fail_in_fork(concat("the ", what, " over group ", works.context->group));

@@ -2,8 +2,9 @@
 
 import intarsia as it
 import torch
-from _harness import refuses, run
+from _harness import on_ranks, refuses, run
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 def small_model(tied=False):
@@ -135,11 +136,39 @@ def test_rows_of_a_sharded_parameter_can_be_written():
             refuses(ValueError, "it is stored as f32: bf16[4] on [dp=2]; write to the parameter", lambda: mixed.weight[0].fill_(1))
 
 
+def test_zero_grad_drops_what_no_sync_kept():
+    torch.manual_seed(0)
+    plain = nn.Linear(4, 3)
+    x, y = torch.randn(4, 4), torch.randn(4, 4)
+    plain(y).square().sum().backward()
+    for to_none in (True, False):
+        with it.lockstep("[dp=2]"):
+            net = nn.Linear(4, 3)
+            net.load_state_dict(plain.state_dict())
+            sharding = it.fully_shard(net)
+            with sharding.no_sync():
+                net(it.distribute(x, "S(0)")).square().sum().backward()
+            net.zero_grad(set_to_none=to_none)
+            net(it.distribute(y, "S(0)")).square().sum().backward()
+            torch.testing.assert_close(it.full(net.weight.grad), plain.weight.grad)
+
+
 def test_a_full_tensor_is_no_norm():
     with it.lockstep("[a=2]"):
         refuses(ValueError, "values with a sign are no norm", lambda: it.distribute(torch.ones(3), "P(norm:2)"))
         x = it.distribute(torch.ones(3), "R")
         refuses(ValueError, "or of a norm, which has no sign", lambda: it.redistribute(x, "P(norm:2)"))
+
+
+@on_ranks(2)
+def test_indexing_under_hooks_of_saved_tensors_does_not_wait_for_itself():
+    it.init({"dp": 2}, timeout=60)
+    w = it.distribute(torch.randn(4, 4, generator=torch.Generator().manual_seed(0)), "S(0)").requires_grad_()
+    x = it.distribute(torch.ones(4, 4), "S(0)").requires_grad_()
+    for _ in range(3):
+        y = checkpoint(lambda x: x * w[0, 1] * w[2, 3], x, use_reentrant=False)
+        y.sum().backward()
+    assert it.full(x.grad).shape == (4, 4)
 
 
 if __name__ == "__main__":
