@@ -5,7 +5,7 @@
     training.py --run 'TEXT' [--ranks 2 --backend shm]      one run again, as it was printed
 
 Further options: --way WAY draws only runs of this way; --without NAME,... leaves out blocks, traits and habits;
---findings DIRECTORY writes each finding there as a file; --no-shrink prints runs as they were drawn.
+--findings DIRECTORY writes each finding there as a file; --no-shrink prints runs as they were drawn; --progress N prints sums after each N.
 
 A run is data: training_data.py says what its text means. What differs, is refused without the docs saying so, crashes
 or hangs is a finding: it is made smaller as long as it stays the same finding, and printed as a run to repeat. Ends
@@ -31,6 +31,7 @@ from training_ranks import bare, outcome_once, outcomes_of  # noqa: E402
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
 SHRINK_TRIES = 150
+HANG_TRIES = 20  # as each of them takes long
 SHOWN = 600
 
 
@@ -117,7 +118,8 @@ class Search:
                         return number
             return None
 
-        least = data.shrink(run, first_failing, SHRINK_TRIES, self.ranks or None)
+        tries = HANG_TRIES if outcome.kind == "hang" else SHRINK_TRIES
+        least = data.shrink(run, first_failing, tries, self.ranks or None)
         return least, last[least]
 
     def take(self, run, outcome):
@@ -149,9 +151,11 @@ class Search:
             name = f"training-{why.kind}-{self.backend + str(self.ranks) if self.ranks else 'lockstep'}-{run.seed}.txt"
             (pathlib.Path(self.findings) / name).write_text(text + "\n")
 
-    def run(self, runs):
-        for run, outcome in outcomes_of(runs, self.ranks, self.backend, self.fault):
+    def run(self, runs, progress=0):
+        for number, (run, outcome) in enumerate(outcomes_of(runs, self.ranks, self.backend, self.fault), 1):
             self.take(run, outcome)
+            if progress and number % progress == 0:
+                print(self.summary(), flush=True)
 
     def good(self):
         return not set(self.kinds) - {"ok", "plain", "documented"}
@@ -191,6 +195,7 @@ def parse_arguments(arguments):
     parser.add_argument("--way", choices=data.WAYS, action="append")
     parser.add_argument("--without", default="", metavar="NAME,...")
     parser.add_argument("--findings", metavar="DIRECTORY")
+    parser.add_argument("--progress", type=int, default=0, metavar="N", help="a line after each N runs")
     parser.add_argument("--no-shrink", dest="shrinks", action="store_false")
     return parser.parse_args(arguments)
 
@@ -206,7 +211,7 @@ def main(arguments):
         return 0 if outcome.good() or name else 1
     start = time.monotonic()
     search = Search(given.ranks, given.backend, shrinks=given.shrinks, findings=given.findings)
-    search.run(drawn(given.seed, given.count, given.ranks, given.way or data.WAYS, data.listed(given.without)))
+    search.run(drawn(given.seed, given.count, given.ranks, given.way or data.WAYS, data.listed(given.without)), given.progress)
     for mark, count in search.seen.most_common():
         print(f"{count} x {mark}")
     print(f"{search.summary()}, {time.monotonic() - start:.0f} s")
