@@ -246,6 +246,7 @@ class Crew:
             if pid == 0:
                 code = 1
                 try:
+                    launch.end_with_parent()
                     os.close(reading)
                     os.dup2(self.last_words[rank].fileno(), 2)
                     faulthandler.enable()
