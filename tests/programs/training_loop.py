@@ -48,7 +48,7 @@ class Side:
         return total / count
 
     def value(self, output, loss):
-        """What is recorded of a forward."""
+        """What is recorded of a forward: sums of squares, in which nothing cancels."""
         return loss.detach()
 
     def synced(self, net):
@@ -98,7 +98,7 @@ class Parts(Side):
         return torch.cat(outputs)
 
     def value(self, output, loss):
-        return part(output, self.ranks, self.rank).detach().sum()
+        return part(output, self.ranks, self.rank).detach().square().sum()
 
     def synced(self, net):
         every = self.buffers[net]
@@ -133,7 +133,7 @@ class Replica(Side):
         return total * self.ranks / count
 
     def value(self, output, loss):
-        return output.detach().sum()
+        return output.detach().square().sum()
 
     def idle(self, rows):
         return not self.place(torch.empty(rows)).numel()
@@ -333,7 +333,7 @@ class Training:
         net.eval()
         with torch.inference_mode() if "infer" in habits else torch.no_grad():
             output = self.side.forward(net, x, self.order(habits))
-            self.record(self.side.value(output, output.sum()))
+            self.record(self.side.value(output, output.square().mean()))
         net.train()
 
     def fail_forward(self, net, habits):
@@ -472,7 +472,7 @@ class Training:
             state = {name: t.detach().clone() for name, t in net.state_dict().items()}
             self.saved = state, [copy.deepcopy(o.state_dict()) for o in self.optimizers]
         if "copy" in habits:
-            self.record(sum(p.detach().double().sum().item() for p in copy.deepcopy(net).parameters()))
+            self.record(sum(p.detach().double().square().sum().item() for p in copy.deepcopy(net).parameters()))
 
     def step(self, habits):
         self.clear(habits)
