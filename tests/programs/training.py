@@ -81,7 +81,7 @@ def documented(run, outcome):
 def signature(outcome):
     """What makes two findings one. Of wrong numbers only a shrunk run says that."""
     if outcome.kind in ("refused", "alone"):
-        return outcome.kind, bare(outcome.text)[:120]
+        return outcome.kind, re.split(r": \w+#\[", bare(outcome.text))[0][:120]  # without the tensors at hand
     if outcome.kind == "wrong":
         return outcome.kind, ""
     return outcome.kind, bare(outcome.text)
