@@ -32,6 +32,11 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+/// Of a tensor whose values are asked for.
+void check_not_stale(std::string_view where, const at::Tensor& t) {
+  if (impl_of(t).is_stale()) fail<ValueError>(where, kStale, ": ", describe(t), "; ", kStaleWayOut);
+}
+
 void check_mesh(std::string_view where, const Layout& layout, const Mesh& mesh) {
   if (layout.mesh() != mesh) {
     fail<ValueError>(
@@ -314,6 +319,7 @@ at::Tensor redistribute(const at::Tensor& tensor, const Layout& layout) {
   check_mesh("redistribute", layout, spec->layout.mesh());
   check_dims("redistribute", layout, spec->sizes.size());
   if (spec->layout == layout) return tensor;
+  check_not_stale("redistribute", tensor);
   check_dtype("redistribute", tensor, layout);
   attach_leaf_hook(tensor);
   return Redistribute::apply(
@@ -436,6 +442,7 @@ Layout checked_grad_layout(std::string_view where, const at::Tensor& tensor,
 std::vector<at::Tensor> pieces_of(const at::Tensor& tensor, const Layout& grad_layout,
                                   bool one_for_all) {
   DistributedImpl& impl = impl_of(tensor);
+  check_not_stale("local", tensor);
   attach_leaf_hook(tensor);
   auto where = c10::make_intrusive<Origin>(impl.spec(), grad_layout, impl.shared_world());
   where->one_for_all = one_for_all;

@@ -31,11 +31,7 @@ namespace {
 /// Things that only some tensors have, looked at before an op runs on them.
 void check_operand(const Frame& f, const Frame::Tensor& t) {
   const Extra& extra = *t.impl->extra();
-  if (extra.window && extra.window->base->version_counter().enabled() &&
-      extra.window->base->version_counter().current_version() > extra.window->version) {
-    f.refuse("a view whose elements had been moved is older than the last write to its base",
-             "take the view again after writing, or write through the view");
-  }
+  if (t.impl->is_stale()) f.refuse(kStale, kStaleWayOut);
   if (t.written && extra.window &&
       extra.window->base->dtype() != impl_of(extra.window->moved).dtype()) {
     f.refuse(concat("the view shows a parameter as it is used, and it is stored as ",

@@ -136,15 +136,16 @@ at::Tensor trace_backward(const at::Tensor& grad, c10::SymIntArrayRef sizes) {
   return grad * at::eye(n[0], n[1], grad.options());
 }
 
+/// Turned round last: the result is no view.
 at::Tensor rot90(const at::Tensor& self, std::int64_t k, at::IntArrayRef dims) {
   TORCH_CHECK(dims.size() == 2, "expected total rotation dims == 2, but got dims = ", dims.size());
   switch ((k % 4 + 4) % 4) {
     case 1:
-      return self.flip({dims[1]}).transpose(dims[0], dims[1]);
+      return self.transpose(dims[0], dims[1]).flip({dims[0]});
     case 2:
       return self.flip(dims);
     case 3:
-      return self.flip({dims[0]}).transpose(dims[0], dims[1]);
+      return self.transpose(dims[0], dims[1]).flip({dims[1]});
     default:
       return self.clone(at::MemoryFormat::Contiguous);
   }

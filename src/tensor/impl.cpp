@@ -89,6 +89,12 @@ const std::shared_ptr<PartialMemory>& DistributedImpl::memory() {
   return extra.memory;
 }
 
+bool DistributedImpl::is_stale() const {
+  if (!extra_ || !extra_->window) return false;
+  const auto& versions = extra_->window->base->version_counter();
+  return versions.enabled() && versions.current_version() > extra_->window->version;
+}
+
 void DistributedImpl::refresh() {
   if (!spec_->norms || !extra_ || !extra_->memory || !extra_->memory->settled) return;
   spec_ = spec_.with(without_partial(spec_->layout));

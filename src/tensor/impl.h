@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string_view>
 
 #include "intarsia/world.h"
 #include "tensor/on_use.h"
@@ -34,6 +35,12 @@ inline constexpr c10::DispatchKeySet kAbove = c10::autograd_dispatch_keyset_with
 struct BelowAutograd {
   c10::impl::ExcludeDispatchKeyGuard guard{kAbove};
 };
+
+/// What is wrong with a view that is_stale(), and what to do.
+inline constexpr std::string_view kStale =
+    "a view whose elements had been moved is older than the last write to its base";
+inline constexpr std::string_view kStaleWayOut =
+    "take the view again after writing, or write through the view";
 
 /// One local tensor for each rank of the mesh that this process hosts: normally one.
 using Pieces = c10::SmallVector<at::Tensor, 1>;
@@ -117,6 +124,8 @@ class DistributedImpl final : public c10::TensorImpl {
   /// A copy that shares pieces, version and what is remembered, and does not change when this
   /// tensor gets other sizes or memory.
   c10::intrusive_ptr<DistributedImpl> snapshot() const;
+  /// Whether it is a view whose elements had been moved, and older than the last write to its base.
+  bool is_stale() const;
   /// A view is tracked by autograd as its base is, also when it is taken in inference mode.
   void track_like(DistributedImpl& base);
   /// The layout in which its reduced pieces are at hand, if they are.

@@ -186,7 +186,7 @@ def undetermined(program, wanted, limit):
 # `view` of the result may be refused, or `reshape` copy it, on one side alone.
 OWN_STRIDES = re.compile(
     r"linalg_lstsq|binary_cross_entropy_with_logits|aten\.copy\.default|\.roll\(|aten\.roll|conv1d|conv_transpose1d|_pad\dd\.out|"
-    r"torch\.cat|hstack|vstack|dstack|stack\(|\.fft\.|_fft_|aten\.addr|max_unpool|unsafe_split|unsafe_chunk"
+    r"torch\.cat|hstack|vstack|dstack|stack\(|\.fft\.|_fft_|aten\.addr|max_unpool|unsafe_split|unsafe_chunk|one_hot|nn\\.pad|_pad_nd"
 )
 
 

@@ -63,6 +63,10 @@ DOCUMENTED = {
         "After a backward that threw when buckets had been sent, the ranks are out of step, and the next backward says so.",
         ("replicate",),
     ),
+    "meta device": Documented(
+        "the module is on the meta device, and nothing sets the values of", "docs/fully_sharded.md",
+        "what none of these sets is refused by name.", ("parallelize", "plan", "fully_shard", "fully_shard_plan"),
+    ),
     "graphs through chunks": Documented(
         r"a gradient with a graph \(create_graph\) does not go through linear layers", "docs/tensor_parallel.md",
         "Gradients with a graph (`create_graph`) are refused.", ("plan", "fully_shard_plan"),

@@ -252,6 +252,9 @@ def sensible(run):
 
     if run.entry == "floats":
         never({"tied"}, model)
+    if "half" in map(kind_of, run.blocks):
+        optimizer[0] = "sgd"  # others divide by the gradient's size: rounding of a gradient near zero becomes a step
+        never({"fused"}, optimizer)
     if optimizer[0] in ("rmsprop",):
         never({"fused"}, optimizer)
     if len(run.axes()) == 1:

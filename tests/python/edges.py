@@ -54,8 +54,8 @@ def dropped_model():
         gc.collect()
         return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4
 
-    for i in range(30):
-        if i == 10:
+    for i in range(60):
+        if i == 40:
             before = memory()
         model = nn.Linear(1000, 1000)
         it.fully_shard(model)
