@@ -32,4 +32,5 @@
 #include "intarsia/tensor_type.h"       // IWYU pragma: export
 #include "intarsia/topology.h"          // IWYU pragma: export
 #include "intarsia/view.h"              // IWYU pragma: export
+#include "intarsia/waiting.h"           // IWYU pragma: export
 #include "intarsia/world.h"             // IWYU pragma: export

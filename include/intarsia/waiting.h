@@ -3,8 +3,8 @@
 
 namespace intarsia {
 
-/// For interpreters: a lock that this thread may hold must not be kept while it waits, since threads
-/// of a backend may want it too. `leave` is called before, and what it gave is handed to
+/// For interpreters: a lock that this thread may hold must not be kept while it waits, since
+/// threads of a backend may want it too. `leave` is called before, and what it gave is handed to
 /// `come_back` after. The Python package gives back the interpreter's lock so.
 struct AroundWaits {
   void* (*leave)() = nullptr;

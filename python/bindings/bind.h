@@ -61,7 +61,8 @@ void bind_tensor_parallel(py::module_& m);
 template <class T>
 void copy_as_value(py::class_<T>& value) {
   value.def("__copy__", [](const T& self) { return self; });
-  value.def("__deepcopy__", [](const T& self, const py::dict&) { return self; }, py::arg("memo"));
+  value.def(
+      "__deepcopy__", [](const T& self, const py::dict&) { return self; }, py::arg("memo"));
 }
 
 template <class T>

@@ -92,10 +92,11 @@ class ShardGroup {
   /// Whether every parameter that needs a gradient has given one since the last reduction.
   bool is_ready() const;
   bool has_any() const;
-  /// What is taken is to be kept for the next backward, which adds to it. Parameters get gradients of
-  /// zeros meanwhile, by which is seen whether they are dropped.
+  /// What is taken is to be kept for the next backward, which adds to it. Parameters get gradients
+  /// of zeros meanwhile, by which is seen whether they are dropped.
   void keep_gradients();
-  /// Drops what was kept for parameters whose gradients were set to none, to zero or to others since.
+  /// Drops what was kept for parameters whose gradients were set to none, to zero or to others
+  /// since.
   void drop_kept_gradients();
   /// What was taken is dropped, what is reduced just now, once it is there, and the parameters'
   /// gradients.
