@@ -1,5 +1,5 @@
 """The methods of torch.Tensor that C++ has no way to override: __repr__, __deepcopy__, __reduce_ex__, tolist, numpy,
-new_tensor, register_hook, __dlpack__; what torch.distributed.checkpoint asks of a tensor before it writes; calls of
+new_tensor, register_hook, __dlpack__, data_ptr; what torch.distributed.checkpoint asks of a tensor before it writes; calls of
 TransformerEncoder, which makes nested tensors; and load_state_dict of torch.nn.Module, which could put plain tensors in the
 place of distributed ones.
 
@@ -139,6 +139,13 @@ def check_assignment(module: nn.Module, state: Mapping[str, object]) -> None:
             )
 
 
+def _refuse_memory(where: str, tensor: Tensor):
+    raise TypeError(
+        f"[{where}] {_C.describe(tensor)} lies in pieces and has no memory of its own; take intarsia.full(tensor) or "
+        "intarsia.local(tensor), and to save a model intarsia.full_state_dict(module)"
+    )
+
+
 def _refuse_checkpoint(tensor: Tensor):
     """A property that plain tensors do not have, so that torch goes on as before."""
     if not _C.has_layout(tensor):
@@ -156,7 +163,7 @@ def install() -> None:
     plain_repr, plain_deepcopy, plain_reduce = Tensor.__repr__, Tensor.__deepcopy__, Tensor.__reduce_ex__
     plain_tolist, plain_numpy, plain_register_hook = Tensor.tolist, Tensor.numpy, Tensor.register_hook
     plain_new_tensor = Tensor.new_tensor
-    plain_load, plain_dlpack = nn.Module.load_state_dict, Tensor.__dlpack__
+    plain_load, plain_dlpack, plain_data_ptr = nn.Module.load_state_dict, Tensor.__dlpack__, Tensor.data_ptr
     has_layout = _C.has_layout
 
     @functools.wraps(plain_repr)
@@ -180,10 +187,7 @@ def install() -> None:
     @functools.wraps(plain_numpy)
     def numpy(self, *, force=False):
         if has_layout(self):
-            raise TypeError(
-                f"[numpy] {_C.describe(self)} has no memory of its own; take intarsia.full(tensor).numpy() or "
-                "intarsia.local(tensor).numpy()"
-            )
+            _refuse_memory("numpy", self)
         return plain_numpy(self, force=force)
 
     @functools.wraps(plain_register_hook)
@@ -216,13 +220,17 @@ def install() -> None:
     @functools.wraps(plain_dlpack)
     def __dlpack__(self, *args, **kwargs):
         if has_layout(self):
-            raise TypeError(
-                f"[dlpack] {_C.describe(self)} has no memory of its own; take intarsia.full(tensor) or "
-                "intarsia.local(tensor)"
-            )
+            _refuse_memory("dlpack", self)
         return plain_dlpack(self, *args, **kwargs)
 
-    nn.Module.load_state_dict, Tensor.__dlpack__ = load_state_dict, __dlpack__
+    @functools.wraps(plain_data_ptr)
+    def data_ptr(self):
+        if has_layout(self):
+            _refuse_memory("data_ptr", self)
+        return plain_data_ptr(self)
+
+    nn.Module.load_state_dict = load_state_dict
+    Tensor.__dlpack__, Tensor.data_ptr = __dlpack__, data_ptr
     Tensor.__create_write_items__ = Tensor.__create_chunk_list__ = property(_refuse_checkpoint)
     __repr__._intarsia = True
     Tensor.__repr__, Tensor.__deepcopy__, Tensor.__reduce_ex__ = __repr__, __deepcopy__, __reduce_ex__

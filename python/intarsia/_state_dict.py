@@ -28,8 +28,11 @@ class _Filling:
             self.keeps = self.keeps and 0 in _C.world_of(tensor).hosted()
         whole = _C.full(tensor.detach()) if _C.has_layout(tensor) else tensor.detach()
         if not self.keeps:
-            return torch.empty(0)
-        whole = whole.cpu() if self._cpu and whole.device.type != "cpu" else whole.clone()
+            whole = whole.new_empty(0)  # but known, so that all ranks gather the same tensors
+        elif self._cpu and whole.device.type != "cpu":
+            whole = whole.cpu()
+        else:
+            whole = whole.clone()
         self._made[id(tensor)] = tensor, whole
         return whole
 
@@ -175,7 +178,7 @@ def load_full_optimizer_state_dict(
     _refuse(where, [], [], faults)
 
     def fits(value: Tensor, p: Tensor) -> bool:
-        # As the parameter, or reduced along some dimensions, as factored states are.
+        # A number, as the parameter, or reduced along some dimensions, as factored states are.
         return value.dim() == 0 or (
             value.dim() == p.dim() and all(v in (1, s) for v, s in zip(value.shape, p.shape))
         )
@@ -190,7 +193,8 @@ def load_full_optimizer_state_dict(
         return value
 
     def lay_out(number: int, p: Tensor, key: str, value: Tensor) -> Tensor:
-        if value.dim() == 0 or not _C.has_layout(p):
+        # Counts of steps and the like are plain for any parameter.
+        if not _C.has_layout(p) or key == "step" or value.dim() < p.dim():
             return value.clone()
         layout = _C.layout_of(p) if value.shape == p.shape else _C.Layout.replicated(_C.layout_of(p).mesh())
         return _C.distribute(value.detach().to(p.device), layout, _C.world_of(p))

@@ -66,7 +66,7 @@ def test_moves_under_way():
 
 def check_writes_meanwhile():
     """What arrives is what was there when the move began, whatever is written afterwards."""
-    ranks = it.world().size
+    ranks = it.world().size()
     full = torch.arange(float(ranks * 4 * 6)).view(ranks * 4, 6)
     for before in ("S(0)", "S(1)", "R", "P(sum)", "SS(0,2)"):
         for after in ("S(0)", "S(1)", "R", "SS(0,2)"):
