@@ -60,7 +60,7 @@ void Replica::Core::begin_round() {
 }
 
 /// A round that is open when another begins: its backward ended with an error. Where buckets had
-/// been sent, all ranks must have failed alike; gradients, some averaged and some not, are dropped.
+/// been sent, all ranks must have failed alike. What gradients hold of it is the user's to clear.
 void Replica::Core::leave_failed_backward() {
   if (backward_ == kNoBackward) return;
   if (next_ > 0) {
@@ -70,10 +70,6 @@ void Replica::Core::leave_failed_backward() {
                           .finished = static_cast<std::int64_t>(counters_.rounds)});
     });
     for (Bucket& bucket : buckets_) bucket.sent.reset();
-    for (Slot& slot : slots_) {
-      slot.parameter.mutable_grad().reset();
-      slot.unsent = false;
-    }
   }
   reset_round();
 }

@@ -4,10 +4,13 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
+
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -198,7 +201,8 @@ TEST(StateDict, IsKeptByRank0OnlyWhereAsked) {
 
 TEST(StateDict, RefusesWhatDoesNotFitBeforeAnythingIsChanged) {
   const auto world = lockstep_world(2);
-  Net net = build(*world, Mesh::parse("[dp=2]"), {{"up.weight", "S(0)"}}, [] { return Net(); });
+  Net net = build(*world, Mesh::parse("[dp=2]"), LayoutPatterns{{"up.weight", "S(0)"}},
+                  [] { return Net(); });
   const NamedTensors before = full_state_dict(*net);
   NamedTensors wrong = full_state_dict(*Net());
   std::erase_if(wrong, [](const auto& item) { return item.first == "down.bias"; });
@@ -267,7 +271,8 @@ TEST(StateDict, KnowsTorchsOptimizers) {
 
 TEST(StateDict, FilesAreReplacedWhenAllIsWritten) {
   const auto world = lockstep_world(2);
-  Net net = build(*world, Mesh::parse("[dp=2]"), {{"up.weight", "S(0)"}}, [] { return Net(); });
+  Net net = build(*world, Mesh::parse("[dp=2]"), LayoutPatterns{{"up.weight", "S(0)"}},
+                  [] { return Net(); });
   const auto folder = std::filesystem::temp_directory_path() /
                       ("intarsia_state_dict_" + std::to_string(::getpid()));
   std::filesystem::create_directory(folder);

@@ -3,6 +3,7 @@
 import copy
 
 import torch
+import torch.distributed
 import torch.nn.functional as F
 from _harness import on_ranks, refuses, run
 from torch import nn
@@ -419,12 +420,12 @@ def test_a_rank_that_failed_alone_is_named():
         net.blocks[1].register_forward_pre_hook(lambda part, args: (Throws.apply(args[0]),))
         refuses(RuntimeError, "of the user", lambda: mean_loss(net(tokens), targets).backward())
         refuses(
-            intarsia.WorldError,
+            torch.distributed.DistError,
             "[backward] that of rank 1 ended with an error, but rank 0, 2 did not come",
             lambda: net(tokens),
         )
     else:
-        refuses(intarsia.WorldError, "did not finish", lambda: mean_loss(net(tokens), targets).backward())
+        refuses(torch.distributed.DistError, "did not finish", lambda: mean_loss(net(tokens), targets).backward())
 
 
 def test_zeros_that_autograd_fills_in_are_no_plain_tensors():
