@@ -185,8 +185,9 @@ def undetermined(program, wanted, limit):
 # Ops whose results are dense here and have gaps, or another order of dimensions, in ATen: values are the same, but a
 # `view` of the result may be refused, or `reshape` copy it, on one side alone.
 OWN_STRIDES = re.compile(
-    r"linalg_lstsq|binary_cross_entropy_with_logits|aten\.copy\.default|\.roll\(|aten\.roll|conv1d|conv_transpose1d|_pad\dd\.out|"
-    r"torch\.cat|hstack|vstack|dstack|stack\(|\.fft\.|_fft_|aten\.addr|max_unpool|unsafe_split|unsafe_chunk|one_hot|nn\\.pad|_pad_nd"
+    r"linalg_lstsq|binary_cross_entropy_with_logits|aten\.copy\.default|\broll\b|conv1d|conv_transpose1d|_pad\dd|nn\.pad|_pad_nd|"
+    r"torch\.cat|stack\(|\.fft\.|_fft_|aten\.addr|max_unpool|unsafe_split|unsafe_chunk|one_hot|_foreach_copy|_foreach_pow|"
+    r"einsum|rot90"
 )
 
 
