@@ -112,15 +112,12 @@ const std::vector<Place> kPlaces{
     {""}};
 
 /// Goes on with a run that another place began.
-Saved run_on(World* world, const Place& place, const Saved* before, int from, int to) {
-  at::manual_seed(before != nullptr ? 1 : 7);  // what is loaded counts, not what was there
+Saved run_on(World* world, const Place& place, const Saved& before, int from, int to) {
   const auto go_on = [&](Net& net, const auto& lay_out) {
     torch::optim::AdamW optimizer(once_each(*net), rates());
-    if (before != nullptr) {
-      load_full_state_dict(*net, before->model);
-      load_full_optimizer_state_dict(optimizer, *net, before->optimizer);
-      EXPECT_NO_THROW(check_optimizer(optimizer, named_tensors(net->named_parameters())));
-    }
+    load_full_state_dict(*net, before.model);
+    load_full_optimizer_state_dict(optimizer, *net, before.optimizer);
+    EXPECT_NO_THROW(check_optimizer(optimizer, named_tensors(net->named_parameters())));
     train(*net, optimizer, from, to, lay_out);
     return save(net, optimizer);
   };
@@ -135,19 +132,20 @@ Saved run_on(World* world, const Place& place, const Saved* before, int from, in
 }
 
 TEST(StateDict, GoesOnInAnyOtherLayout) {
+  const Saved begin = plain_run(0);
   const Saved half = plain_run(3);
   const Saved whole = plain_run(6);
   for (const Place& begun : kPlaces) {
     for (const Place& ended : kPlaces) {
-      const auto in_world = [](const Place& place, const Saved* before, int from, int to) {
+      const auto in_world = [](const Place& place, const Saved& before, int from, int to) {
         if (place.mesh.empty()) return run_on(nullptr, place, before, from, to);
         const auto world = lockstep_world(Mesh::parse(place.mesh).size());
         return run_on(world.get(), place, before, from, to);
       };
-      const Saved first = in_world(begun, nullptr, 0, 3);
+      const Saved first = in_world(begun, begin, 0, 3);
       expect_equal(first.model, half.model);
       expect_equal(first.optimizer, half.optimizer);
-      const Saved second = in_world(ended, &first, 3, 6);
+      const Saved second = in_world(ended, first, 3, 6);
       expect_equal(second.model, whole.model);
       expect_equal(second.optimizer, whole.optimizer);
     }
@@ -155,17 +153,15 @@ TEST(StateDict, GoesOnInAnyOtherLayout) {
 }
 
 TEST(StateDict, IsTheSameOnRanksAsThreads) {
+  const Saved begin = plain_run(1);
   const Saved whole = plain_run(3);
-  run_in_process(1, [&](World& world) {
-    expect_equal(run_on(&world, {"[dp=1]"}, nullptr, 0, 3).model, whole.model);
-  });
-  // Random numbers belong to the process, so ranks that are threads take their values from a dict.
-  const Saved half = plain_run(1);
-  run_in_process(3, [&](World& world) {
-    const Saved got = run_on(&world, {"[dp=3]"}, &half, 1, 3);
-    expect_equal(got.model, whole.model);
-    expect_equal(got.optimizer, whole.optimizer);
-  });
+  for (const std::string mesh : {"[dp=1]", "[dp=2]", "[dp=3]"}) {
+    testing::on_mesh(Mesh::parse(mesh), [&](World& world) {
+      const Saved got = run_on(&world, {mesh}, begin, 1, 3);
+      expect_equal(got.model, whole.model);
+      expect_equal(got.optimizer, whole.optimizer);
+    });
+  }
 }
 
 TEST(StateDict, IsMemoryOfItsOwnAndTiedOnce) {

@@ -248,10 +248,11 @@ TEST(TensorParallel, BuildIsWrittenInEveryForm) {
     const FullyShardOptions dp{.shard = {"dp"}};
     expect(*build_sharded(world, kMesh, {}, dp, value), "S(0),R", "S(0),R");
     expect(*build_sharded(world, kMesh, {}, {.shard = {"dp"}}, pointer), "S(0),R", "S(0),R");
-    expect(*build_sharded(world, kMesh, {{"up.*", "R,S(1)"}}, dp, holder), "S(0),S(1)", "S(0),R");
-    expect(
-        *build_sharded(world, kMesh, {{"up.*", "R,S(1)"}, {"down.weight", "R,S(1)"}}, dp, holder),
-        "S(0),S(1)", "S(0),S(1)");
+    expect(*build_sharded(world, kMesh, {{"up.weight", "R,S(1)"}}, dp, holder), "S(0),S(1)",
+           "S(0),R");
+    expect(*build_sharded(world, kMesh, {{"up.weight", "R,S(1)"}, {"down.weight", "R,S(1)"}}, dp,
+                          holder),
+           "S(0),S(1)", "S(0),S(1)");
     expect(*build_sharded(world, kMesh, plan, dp, value, {"up", "down"}), "S(0),S(0)", "S(0),S(1)");
     const auto by_module = [&](const auto& made) { return layouts_of(plan, kMesh, made); };
     expect(*build_sharded(world, kMesh, by_module, dp, pointer), "S(0),S(0)", "S(0),S(1)");

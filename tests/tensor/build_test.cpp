@@ -84,7 +84,7 @@ TEST(Build, Refusals) {
         {"[build]", "'w'", "f32[2] plain", "not made inside"});
   }
   BuildScope scope(*world, mesh);
-  const Tensor w = at::empty({3, 3});
+  const Tensor w = at::zeros({3, 3});
   expect_error<ValueError>(
       [&] {
         scope.finish({{"net.w", w}}, {{"net.v", "S(0)"}});
