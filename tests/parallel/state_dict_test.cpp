@@ -108,7 +108,8 @@ const std::vector<Place> kPlaces{
     {"[dp=2]"},
     {"[dp=3]"},
     {"[dp=1]"},
-    {"[dp=2,tp=2]", {{"up.*", "R,S(0)"}, {"down.weight", "R,S(1)"}, {"norm.*", "R,R"}}},
+    {"[dp=2,tp=2]",
+     {{"up.*", "R,S(0)"}, {"tied", "R,S(0)"}, {"down.weight", "R,S(1)"}, {"norm.*", "R,R"}}},
     {""}};
 
 /// Goes on with a run that another place began.
