@@ -8,16 +8,29 @@
 
 namespace intarsia {
 
+/// An error of ATen's family that is a Failure too.
+template <class Base>
+class Translated final : public Base, public Failure {
+ public:
+  explicit Translated(const Error& error)
+      : Base({"translating", __FILE__, __LINE__}, error.what()), kind_(error.kind()) {}
+  Kind kind() const noexcept override { return kind_; }
+  const char* text() const noexcept override { return this->what_without_backtrace(); }
+
+ private:
+  Kind kind_;
+};
+
 template <class Function>
 void translating(Function&& call) {
   try {
     call();
   } catch (const ValueError& e) {
-    throw c10::ValueError({__func__, __FILE__, __LINE__}, e.what());
+    throw Translated<c10::ValueError>(e);
   } catch (const UnsupportedError& e) {
-    throw c10::NotImplementedError({__func__, __FILE__, __LINE__}, e.what());
+    throw Translated<c10::NotImplementedError>(e);
   } catch (const WorldError& e) {
-    throw c10::DistError({__func__, __FILE__, __LINE__}, e.what());
+    throw Translated<c10::DistError>(e);
   }
 }
 

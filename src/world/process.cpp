@@ -22,7 +22,7 @@ void begin_as_child() {
   live_worlds.store(nullptr);
 }
 
-const int kRegistered = pthread_atfork(nullptr, nullptr, begin_as_child);
+[[maybe_unused]] const int kRegistered = pthread_atfork(nullptr, nullptr, begin_as_child);
 
 }  // namespace
 

@@ -253,9 +253,11 @@ TEST(TensorParallel, BuildIsWrittenInEveryForm) {
     expect(*build_sharded(world, kMesh, {{"up.weight", "R,S(1)"}, {"down.weight", "R,S(1)"}}, dp,
                           holder),
            "S(0),S(1)", "S(0),S(1)");
-    expect(*build_sharded(world, kMesh, plan, dp, value, {"up", "down"}), "S(0),S(0)", "S(0),S(1)");
+    expect(*build_sharded(world, kMesh, plan, dp, value, {"up", "down"}), "S(0),S(0) | 0:tp>dp",
+           "S(0),S(1)");
     const auto by_module = [&](const auto& made) { return layouts_of(plan, kMesh, made); };
-    expect(*build_sharded(world, kMesh, by_module, dp, pointer), "S(0),S(0)", "S(0),S(1)");
+    expect(*build_sharded(world, kMesh, by_module, dp, pointer), "S(0),S(0) | 0:tp>dp",
+           "S(0),S(1)");
   });
 }
 

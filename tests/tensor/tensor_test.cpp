@@ -7,6 +7,7 @@
 
 #include "error_text.h"
 #include "intarsia/boxes.h"
+#include "intarsia/collectives.h"
 #include "intarsia/communication.h"
 #include "intarsia/error.h"
 #include "tensor/spec.h"
@@ -322,6 +323,27 @@ TEST(Cache, CountsAndStaysBounded) {
   clear_cache(*world);
   EXPECT_EQ(cache_counters(*world).entries, 0U);
   EXPECT_LE(Spec::alive(), specs);
+}
+
+TEST(Tensor, RefusalsOfFunctionsAndOpsAreCaughtAsOne) {
+  const auto world = World::connect(Rendezvous{});
+  const Layout cut = Layout::parse("S(0)", Mesh::parse("[a=1]"));
+  const Tensor x = ones({4, 3}, cut, *world);
+  const auto caught = [](Failure::Kind kind, const std::string& text, const auto& call) {
+    try {
+      call();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Failure& failure) {
+      EXPECT_EQ(failure.kind(), kind);
+      EXPECT_NE(std::string(failure.text()).find(text), std::string::npos) << failure.text();
+    }
+  };
+  caught(Failure::Kind::value, "[layout_of]", [] { layout_of(at::ones({2})); });
+  caught(Failure::Kind::value, "aten::mm", [&] { x.mm(x); });
+  caught(Failure::Kind::unsupported, "[all_gather]",
+         [&] { all_gather(world->everyone(), at::ones({2}).to_sparse(), 0); });
+  world->close();
+  caught(Failure::Kind::world, "[World::along]", [&] { (void)world->everyone(); });
 }
 
 TEST(Cache, IsClearedWhileInUse) {
