@@ -252,6 +252,8 @@ def sensible(run):
 
     if run.entry == "floats":
         never({"tied"}, model)
+    if {kind_of(block) for block in run.blocks} - {"mlp", "="}:
+        never({"meta"}, model)  # other blocks have parameters that no reset_parameters() sets, which is refused
     if "half" in map(kind_of, run.blocks):
         optimizer[0] = "sgd"  # others divide by the gradient's size: rounding of a gradient near zero becomes a step
         never({"fused"}, optimizer)
