@@ -59,8 +59,8 @@ DOCUMENTED = {
         "Reentrant checkpointing is refused.", ("fully_shard", "fully_shard_plan"),
     ),
     "out of step": Documented(
-        "so the ranks are out of step", "docs/data_parallel.md",
-        "After a backward that threw when buckets had been sent, the ranks are out of step, and the next backward says so.",
+        "The ranks are out of step", "docs/data_parallel.md",
+        "Where buckets had been sent and not all ranks failed at the same place, the next backward says so, and names the ranks.",
         ("replicate",),
     ),
     "meta device": Documented(
