@@ -289,7 +289,8 @@ def test_a_program_shrinks_in_all_its_parts():
 
 
 def test_crashes_and_hangs_end_nothing_but_their_program():
-    def check_seed(seed, _):
+    def check_seed(seed, _, drawn):
+        drawn()
         if seed == 1:
             os.kill(os.getpid(), signal.SIGSEGV)
         if seed == 2:
