@@ -298,7 +298,7 @@ def test_crashes_and_hangs_end_nothing_but_their_program():
         return check.record_of(seed, run.Result(generate.generate(seed)[0]), set(), 1)
 
     found = []
-    with replaced(check, "check_seed", check_seed), replaced(check, "HANG_SECONDS", 3):
+    with replaced(check, "check_seed", check_seed), replaced(check, "HANG_SECONDS", 12):
         check.run_lockstep(options(), lambda record: found.append((record["seed"], record["kind"])) or True)
     assert sorted(found) == [(0, "ok"), (1, "crash"), (2, "hang"), (3, "ok")], found
 
