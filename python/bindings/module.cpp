@@ -44,9 +44,12 @@ PYBIND11_MODULE(_C, m) {
   py::register_local_exception_translator(intarsia::translate);
 
   // Torch calls some ops, such as indexing, with the lock held; backends' threads want it to copy
-  // hooks of saved tensors.
+  // and to free hooks of saved tensors. Worlds may end after the interpreter.
   intarsia::set_around_waits(
-      {[]() -> void* { return PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr; },
+      {[]() -> void* {
+         const bool held = Py_IsInitialized() != 0 && PyGILState_Check() != 0;
+         return held ? PyEval_SaveThread() : nullptr;
+       },
        [](void* left) {
          if (left != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(left));
        }});

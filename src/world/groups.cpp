@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "world/away.h"
 
 namespace intarsia {
 
@@ -22,6 +23,7 @@ GroupSlot::GroupSlot(World& world, Groups& groups, const BackendMaker& make_back
 
 std::shared_ptr<Wire> GroupSlot::connected() {
   if (forks_ != forks()) fail_in_fork(concat("group ", name_));
+  const Away away;
   const std::scoped_lock lock(mutex_);
   if (closed_) fail<WorldError>("World", "group ", name_, " was used after its world was closed");
   if (wire_ && !given_up_) return wire_;
@@ -66,12 +68,14 @@ void GroupSlot::drop_wire() {
 }
 
 void GroupSlot::use(Backend backend) {
+  const Away away;
   const std::scoped_lock lock(mutex_);
   use_.reset();
   set_wire(std::move(backend));
 }
 
 void GroupSlot::close() {
+  const Away away;
   const std::scoped_lock lock(mutex_);
   closed_ = true;
   drop_wire();
@@ -79,6 +83,7 @@ void GroupSlot::close() {
 }
 
 bool GroupSlot::give_up() {
+  const Away away;
   const std::scoped_lock lock(mutex_);
   // A thread that gets a handle from now on waits for the mutex when it uses it.
   if (weak_from_this().use_count() > 2 || (wire_ && !use_)) return false;

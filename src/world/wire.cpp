@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "intarsia/waiting.h"
+#include "world/away.h"
 
 namespace intarsia {
 namespace {
@@ -36,6 +37,7 @@ class C10dWire final : public Wire {
         timeout_(world.timeout()) {}
 
   ~C10dWire() override {
+    const Away away;
     backend_.reset();  // ends what is under way
     const std::scoped_lock lock(context_->mutex);
     context_->abandoned.clear();
@@ -185,6 +187,7 @@ class C10dWire final : public Wire {
 
   template <class Start>
   Works start(CallKind kind, const Start& backend_call) {
+    const Away away;
     try {
       return {{backend_call()}, context_, held_.lock()};
     } catch (const std::exception& error) {
@@ -220,21 +223,13 @@ namespace {
 
 AroundWaits g_around_waits;
 
-/// While it lives, this thread waits.
-class Away {
- public:
-  Away() : left_(g_around_waits.leave != nullptr ? g_around_waits.leave() : nullptr) {}
-  ~Away() {
-    if (g_around_waits.come_back != nullptr) g_around_waits.come_back(left_);
-  }
-  Away(const Away&) = delete;
-  Away& operator=(const Away&) = delete;
-
- private:
-  void* left_;
-};
-
 }  // namespace
+
+Away::Away() : left_(g_around_waits.leave != nullptr ? g_around_waits.leave() : nullptr) {}
+
+Away::~Away() {
+  if (g_around_waits.come_back != nullptr) g_around_waits.come_back(left_);
+}
 
 void set_around_waits(AroundWaits functions) { g_around_waits = functions; }
 

@@ -250,6 +250,7 @@ class Crew:
                     os.close(reading)
                     os.dup2(self.last_words[rank].fileno(), 2)
                     faulthandler.enable()
+                    faulthandler.register(signal.SIGUSR1)
                     work(writing, runs, rank, ranks, backend, port, fault)
                     code = 0
                 except BaseException:  # noqa: BLE001  the parent sees the code
@@ -278,6 +279,13 @@ class Crew:
                 self.ended[rank][line["ended"]] = Outcome(line["kind"], line["text"])
         return True
 
+    def ask(self):
+        """Those that have not ended write down where they are."""
+        for rank, pipe in enumerate(self.pipes):
+            if pipe is not None:
+                os.kill(self.pids[rank], signal.SIGUSR1)
+        time.sleep(1.0)
+
     def close(self):
         """Ends all processes; their exit codes, negative for signals."""
         for rank, pipe in enumerate(self.pipes):
@@ -296,7 +304,7 @@ class Crew:
             if number in self.ended[rank]:
                 found.append(self.ended[rank][number])
             elif codes is None or codes[rank] == -signal.SIGKILL:
-                found.append(Outcome("hang", f"no end within {RUN_SECONDS} s"))
+                found.append(Outcome("hang", f"no end within {RUN_SECONDS} s {self.where(rank)}"))
             elif codes[rank] < 0:
                 found.append(Outcome("crash", f"{signal.Signals(-codes[rank]).name} {self.where(rank)}"))
             else:
@@ -304,7 +312,7 @@ class Crew:
         return combined(found)
 
     def where(self, rank):
-        """The innermost Python function of a rank that crashed."""
+        """The innermost Python function of a rank that crashed or hung."""
         self.last_words[rank].seek(0)
         text = self.last_words[rank].read().decode(errors="replace")
         found = re.search(r'File "[^"]*?([^/"]+)", line \d+ in (\S+)', text)
@@ -321,6 +329,7 @@ def follow(crew, runs, several):
                 return
             done, since = done + 1, time.monotonic()
         if time.monotonic() - since > RUN_SECONDS:
+            crew.ask()
             break
     if done < len(runs):
         yield crew.outcome(done, crew.close())

@@ -171,5 +171,15 @@ def test_indexing_under_hooks_of_saved_tensors_does_not_wait_for_itself():
     assert it.full(x.grad).shape == (4, 4)
 
 
+@on_ranks(2)
+def test_a_call_is_made_while_the_backend_frees_the_hooks_of_another():
+    it.init({"dp": 2})
+    x = it.distribute(torch.ones(4), "R").requires_grad_()
+    for _ in range(200):  # Gloo frees works under the lock that the next call waits for: a race
+        rows = [it.distribute(torch.ones(4, 4), "S(0)").requires_grad_() for _ in range(4)]
+        checkpoint(lambda x, rows=rows: sum(x * r[0] * r[3, 1] for r in rows), x, use_reentrant=False).sum().backward()
+    assert torch.equal(it.full(x.grad), torch.full((4,), 800.0))
+
+
 if __name__ == "__main__":
     run(globals())
