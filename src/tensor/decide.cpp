@@ -160,6 +160,7 @@ struct Geometric {
 
 /// The strides that ATen's iterator gives a result: it is asked, on tensors without memory.
 Shape strides_by_iterator(const std::vector<Geometric>& operands) {
+  const Uncounted uncounted;
   std::vector<at::TensorBase> tensors;
   for (const Geometric& g : operands) {
     tensors.push_back(

@@ -787,16 +787,26 @@ at::Tensor with_strides(at::Tensor t, const Shape& strides) {
   return make_tensor(impl, wanted, std::move(pieces));
 }
 
-/// A result with memory of its own: a formula may give an operand, or a view of one.
+/// A result with memory of its own: a formula may give an operand, or a view of one. Ranks may differ
+/// in that, as a piece that was cut out shares and an empty one does not, so pieces are copied and
+/// no op is called.
 at::Tensor with_own_memory(at::Tensor t, const Frame& f) {
-  const Pieces& pieces = impl_of(t).pieces();
-  for (const Frame::Tensor& operand : f.tensors) {
-    if (operand.impl == nullptr || operand.is_out) continue;
-    const Pieces& others = operand.impl->pieces();
-    if (operand.impl == &impl_of(t)) return t.clone();
-    if (!pieces.empty() && !others.empty() && pieces[0].is_alias_of(others[0])) return t.clone();
+  const DistributedImpl& impl = impl_of(t);
+  const Spec made = impl.spec().fresh(impl.spec()->layout);
+  bool is_own = made == impl.spec();
+  Pieces pieces = impl.pieces();
+  for (std::size_t m = 0; m < pieces.size(); ++m) {
+    const auto is_of = [&](const Frame::Tensor& operand) {
+      return operand.impl != nullptr && !operand.is_out && m < operand.impl->pieces().size() &&
+             pieces[m].is_alias_of(operand.impl->pieces()[m]);
+    };
+    if (std::any_of(f.tensors.begin(), f.tensors.end(), is_of)) {
+      pieces[m] = pieces[m].clone();
+      is_own = false;
+    }
+    pieces[m] = in_order(pieces[m], *made);
   }
-  return t;
+  return is_own ? t : make_tensor(impl, made, std::move(pieces));
 }
 
 /// A result without terms on axes where the row has none.

@@ -181,5 +181,15 @@ def test_a_call_is_made_while_the_backend_frees_the_hooks_of_another():
     assert torch.equal(it.full(x.grad), torch.full((4,), 800.0))
 
 
+@on_ranks(2)
+def test_ranks_with_an_empty_piece_go_the_same_way():
+    it.init({"dp": 2})
+    x, weight = (it.distribute(torch.ones(1), "S(0)").requires_grad_() for _ in range(2))
+    bias = torch.ones(1, requires_grad=True)
+    y = nn.functional.layer_norm(x, (1,), weight, bias)
+    for gradient in torch.autograd.grad((y * torch.ones(1)).sum(), [x, weight, bias]):
+        assert it.full(gradient).shape == (1,)
+
+
 if __name__ == "__main__":
     run(globals())
