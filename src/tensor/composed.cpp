@@ -127,11 +127,14 @@ at::Tensor nested_tensor_from_mask(const at::Tensor& t, const at::Tensor& mask, 
 
 // ---- pools -----------------------------------------------------------------------------------
 
-/// Also without gradients, for which ATen has a loop over memory.
+/// Also without gradients, for which ATen has a loop over memory whose result is contiguous.
 at::Tensor max_pool1d(const at::Tensor& self, at::IntArrayRef kernel_size, at::IntArrayRef stride,
                       at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
-  return std::get<0>(
+  const at::Tensor out = std::get<0>(
       at::max_pool1d_with_indices(self, kernel_size, stride, padding, dilation, ceil_mode));
+  const bool by_loop =
+      self.device().is_cpu() && !(self.requires_grad() && at::GradMode::is_enabled());
+  return by_loop ? out.contiguous() : out;
 }
 
 // ---- packed sequences ------------------------------------------------------------------------
