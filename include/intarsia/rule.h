@@ -153,11 +153,12 @@ struct RuleOptions {
   /// The order in which results have their dimensions in memory, where it is always the same, as
   /// far as they have these dimensions; not for result 0 where that follows the operands.
   std::vector<std::int8_t> memory_order = {};
-  /// Results are channels last where all operands of as many dimensions are, or the first one is,
-  /// or one of the first two.
+  /// Results are channels last where the first operand is, or the second one, or all of as many
+  /// dimensions are, or one of the first two.
   enum class Format : std::uint8_t {
     contiguous,
     of_first,
+    of_second,
     of_all,
     of_any
   } format = Format::contiguous;

@@ -16,6 +16,7 @@ namespace {
 using namespace rules;
 
 constexpr auto kOfFirst = RuleOptions::Format::of_first;
+constexpr auto kOfSecond = RuleOptions::Format::of_second;
 constexpr auto kOfAll = RuleOptions::Format::of_all;
 
 const std::vector<Rule>& lines() {
@@ -26,7 +27,7 @@ const std::vector<Rule>& lines() {
   // Sorted by name.
   static const auto* const rows = new std::vector<Rule>{
       {"_adaptive_avg_pool2d", pool_each, sizes_of_space, {.format = kOfFirst}},
-      {"_adaptive_avg_pool2d_backward", pool_each, second_sizes},
+      {"_adaptive_avg_pool2d_backward", pool_each, second_sizes, {.format = kOfSecond}},
       {"_adaptive_avg_pool3d", pool_each, sizes_of_space},
       {"_adaptive_avg_pool3d_backward", pool_each, second_sizes},
       {"_batch_norm_no_update", batch_norm, batch_norm_sizes, of_batch_norm},
@@ -97,7 +98,7 @@ const std::vector<Rule>& lines() {
        {.format = kOfFirst, .sizes_argument = "input_size"}},
       {"abs", pointwise, broadcast_sizes, {.follows_strides = true}},
       {"adaptive_max_pool2d", pool_each, sizes_of_space, {.format = kOfFirst}},
-      {"adaptive_max_pool2d_backward", pool_each, second_sizes},
+      {"adaptive_max_pool2d_backward", pool_each, second_sizes, {.format = kOfSecond}},
       {"adaptive_max_pool3d", pool_each, sizes_of_space},
       {"adaptive_max_pool3d_backward", pool_each, second_sizes},
       {"addbmm", addbmm, addbmm_sizes, {.runs_empty = true}},
@@ -112,7 +113,7 @@ const std::vector<Rule>& lines() {
       {"argmax", arg_extremum, reduced_sizes, {.formula = formula(argmax_formula)}},
       {"argmin", arg_extremum, reduced_sizes, {.formula = formula(argmin_formula)}},
       {"avg_pool2d", pool, pool_sizes, {.format = kOfFirst, .form = LocalForm::window}},
-      {"avg_pool2d_backward", pool, second_sizes, {.form = LocalForm::window}},
+      {"avg_pool2d_backward", pool, second_sizes, {.format = kOfSecond, .form = LocalForm::window}},
       {"avg_pool3d", pool, pool_sizes, {.form = LocalForm::window}},
       {"avg_pool3d_backward", pool, second_sizes, {.form = LocalForm::window}},
       {"baddbmm", baddbmm, matmul_sizes, {.runs_empty = true}},
@@ -241,12 +242,18 @@ const std::vector<Rule>& lines() {
        pool,
        pool_sizes,
        {.format = kOfFirst, .form = LocalForm::window}},
-      {"max_pool2d_with_indices_backward", pool, second_sizes, {.form = LocalForm::window}},
+      {"max_pool2d_with_indices_backward",
+       pool,
+       second_sizes,
+       {.format = kOfSecond, .form = LocalForm::window}},
       {"max_pool3d_with_indices",
        pool,
        pool_sizes,
        {.format = kOfFirst, .form = LocalForm::window}},
-      {"max_pool3d_with_indices_backward", pool, second_sizes, {.form = LocalForm::window}},
+      {"max_pool3d_with_indices_backward",
+       pool,
+       second_sizes,
+       {.format = kOfSecond, .form = LocalForm::window}},
       {"max_unpool2d", pool_each, sizes_of_space},
       {"max_unpool3d", pool_each, sizes_of_space},
       {"mean", sum, reduced_sizes, {.form = LocalForm::mean_from_sum}},

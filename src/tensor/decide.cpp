@@ -100,7 +100,7 @@ Shape strides_in_format(const Decision& d, const Shape& sizes, RuleOptions::Form
     const Shape image{s->sizes[0], s->sizes[1], 1, s->sizes[2]};
     return is_channels_last(image, contiguous_strides(image));
   };
-  bool last = is_last(d.in[0]);
+  bool last = is_last(d.in[format == Format::of_second ? 1 : 0]);
   if (format == Format::of_any) last = last || is_last(d.in[1]);
   if (format == Format::of_all) {
     for (const Spec& s : d.in) last &= !s || is_last(s);
