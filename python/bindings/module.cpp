@@ -45,14 +45,15 @@ PYBIND11_MODULE(_C, m) {
 
   // Torch calls some ops, such as indexing, with the lock held; backends' threads want it to copy
   // and to free hooks of saved tensors. Worlds may end after the interpreter.
-  intarsia::set_around_waits(
-      {[]() -> void* {
-         const bool held = Py_IsInitialized() != 0 && PyGILState_Check() != 0;
-         return held ? PyEval_SaveThread() : nullptr;
-       },
-       [](void* left) {
-         if (left != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(left));
-       }});
+  intarsia::set_around_waits({[]() -> void* {
+                                const bool held =
+                                    Py_IsInitialized() != 0 && PyGILState_Check() != 0;
+                                return held ? PyEval_SaveThread() : nullptr;
+                              },
+                              [](void* left) {
+                                if (left != nullptr)
+                                  PyEval_RestoreThread(static_cast<PyThreadState*>(left));
+                              }});
 
   intarsia::bind_layout(m);
   intarsia::bind_plan(m);

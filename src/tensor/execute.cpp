@@ -787,9 +787,9 @@ at::Tensor with_strides(at::Tensor t, const Shape& strides) {
   return make_tensor(impl, wanted, std::move(pieces));
 }
 
-/// A result with memory of its own: a formula may give an operand, or a view of one. Ranks may differ
-/// in that, as a piece that was cut out shares and an empty one does not, so pieces are copied and
-/// no op is called.
+/// A result with memory of its own: a formula may give an operand, or a view of one. Ranks may
+/// differ in that, as a piece that was cut out shares and an empty one does not, so pieces are
+/// copied and no op is called.
 at::Tensor with_own_memory(at::Tensor t, const Frame& f) {
   const DistributedImpl& impl = impl_of(t);
   const Spec made = impl.spec().fresh(impl.spec()->layout);

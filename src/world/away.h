@@ -3,9 +3,10 @@
 
 namespace intarsia {
 
-/// While it lives, this thread holds no interpreter's lock (waiting.h). Stands around every call of a
-/// backend, its end too: Gloo frees works under the mutex that calls wait for, and works hold what
-/// Python made. Comes before our own mutexes, so that nobody waits for one of these with the lock.
+/// While it lives, this thread holds no interpreter's lock (waiting.h). Stands around every call of
+/// a backend, its end too: Gloo frees works under the mutex that calls wait for, and works hold
+/// what Python made. Comes before our own mutexes, so that nobody waits for one of these with the
+/// lock.
 class Away {
  public:
   Away();

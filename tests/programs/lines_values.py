@@ -131,6 +131,8 @@ def norm(d):
         f"{x}.norm({order}, {d.dim(d.at(x))})",
         f"torch._foreach_norm([{x}])[0]",
     )
+    if d.often(0.2):  # beside other values, which have a sign
+        form = f"torch.cat([({form}).flatten(), {d.real(1)}.flatten()])"
     return f"{d.new()} = {form}"
 
 
