@@ -787,20 +787,20 @@ at::Tensor with_strides(at::Tensor t, const Shape& strides) {
   return make_tensor(impl, wanted, std::move(pieces));
 }
 
-/// A result with memory of its own: a formula may give an operand, or a view of one. Ranks may
-/// differ in that, as a piece that was cut out shares and an empty one does not, so pieces are
-/// copied and no op is called.
-at::Tensor with_own_memory(at::Tensor t, const Frame& f) {
+/// A result with memory of its own: a formula may give back an operand, or a view of one, as it was
+/// given: a plain tensor, or a move that is remembered. Ranks may differ in that, as a piece that
+/// was cut out shares and an empty one does not, so pieces are copied and no op is called.
+at::Tensor with_own_memory(at::Tensor t, const std::vector<at::Tensor>& given) {
   const DistributedImpl& impl = impl_of(t);
   const Spec made = impl.spec().fresh(impl.spec()->layout);
   bool is_own = made == impl.spec();
   Pieces pieces = impl.pieces();
   for (std::size_t m = 0; m < pieces.size(); ++m) {
-    const auto is_of = [&](const Frame::Tensor& operand) {
-      return operand.impl != nullptr && !operand.is_out && m < operand.impl->pieces().size() &&
-             pieces[m].is_alias_of(operand.impl->pieces()[m]);
+    const auto is_of = [&](const at::Tensor& operand) {
+      const Pieces& others = impl_of(operand).pieces();
+      return m < others.size() && pieces[m].is_alias_of(others[m]);
     };
-    if (std::any_of(f.tensors.begin(), f.tensors.end(), is_of)) {
+    if (std::any_of(given.begin(), given.end(), is_of)) {
       pieces[m] = pieces[m].clone();
       is_own = false;
     }
@@ -875,17 +875,23 @@ void execute_formula(Frame& f, const Decision& d) {
     return make_tensor(*t.impl, d.in[i].with(d.layouts[i]),
                        f.state().move(*t.impl, d.moves[i], {.op = f.info.name}));
   };
+  std::vector<at::Tensor> given;  // those of ours
   Stack stack;
   std::size_t next = 0;
+  const auto next_operand = [&] {
+    c10::IValue value = operand(next++);
+    if (value.isTensor() && is_ours(value.toTensor())) given.push_back(value.toTensor());
+    return value;
+  };
   for (std::size_t i = 0; i < f.info.arguments.size(); ++i) {
     const c10::IValue& value = f.argument(i);
     if (f.info.arguments[i].is_out) break;
     if (f.info.arguments[i].kind == ArgumentKind::tensor) {
-      stack.push_back(operand(next++));
+      stack.push_back(next_operand());
     } else if (f.info.arguments[i].kind == ArgumentKind::tensor_list && !value.isNone()) {
       c10::List<at::Tensor> list;
       for (std::size_t k = 0; k < value.toListRef().size(); ++k) {
-        list.push_back(operand(next++).toTensor());
+        list.push_back(next_operand().toTensor());
       }
       stack.emplace_back(std::move(list));
     } else {
@@ -917,7 +923,8 @@ void execute_formula(Frame& f, const Decision& d) {
       }
       stack[r] = *written.tensor;
     } else {
-      stack[r] = with_strides(with_own_memory(stack[r].toTensor(), f), result.specs[0]->strides);
+      stack[r] =
+          with_strides(with_own_memory(stack[r].toTensor(), given), result.specs[0]->strides);
     }
   }
   f.finish(std::move(stack));

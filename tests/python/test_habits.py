@@ -191,5 +191,20 @@ def test_ranks_with_an_empty_piece_go_the_same_way():
         assert it.full(gradient).shape == (1,)
 
 
+def test_what_a_formula_gives_back_is_no_operand():
+    aten = torch.ops.aten
+    for layout in ("P(sum)", "S(0)", "R", None):
+        with it.lockstep("[dp=2]"):
+            values = torch.tensor([1.0, 2.0, 3.0, 4.0])
+            grad = values.clone() if layout is None else it.distribute(values, layout)
+            x = it.distribute(torch.tensor([1.0, -1.0, 2.0, 0.0]), "S(0)")
+            _, mean, rstd = aten.native_layer_norm(x, [4], x, x, 1e-5)
+            for _ in range(2):  # the second time with moves that are remembered
+                bias_grad = aten.native_layer_norm_backward(grad, x, [4], mean, rstd, x, x, [True, True, True])[2]
+                assert torch.equal(it.full(bias_grad), values)
+                bias_grad.zero_()
+            assert torch.equal(grad if layout is None else it.full(grad), values)
+
+
 if __name__ == "__main__":
     run(globals())
