@@ -12,12 +12,14 @@
 #include "intarsia/lockstep.h"
 #include "intarsia/redistribute.h"
 #include "intarsia/tensor.h"
-#include "tensor/dispatch.h"
-#include "tensor/impl.h"
-#include "tensor/state.h"
-#include "world/dtype.h"
-#include "world/reductions.h"
-#include "world/wire.h"
+#include "tensor/call/op_info.h"
+#include "tensor/core/impl.h"
+#include "tensor/dispatch/dispatch.h"
+#include "tensor/move/state.h"
+#include "world/collectives/wire.h"
+#include "world/transport/dtype.h"
+#include "world/transport/error_text.h"
+#include "world/transport/reductions.h"
 
 namespace intarsia {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "intarsia/error.h"
-#include "world/dtype.h"
+#include "world/transport/dtype.h"
 
 namespace intarsia {
 namespace {

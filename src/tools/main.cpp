@@ -4,9 +4,9 @@
 #include <exception>
 #include <iostream>
 
-#include "tools/doctor.h"
-#include "tools/plan_command.h"
-#include "tools/run_companions.h"
+#include "tools/common/run_companions.h"
+#include "tools/doctor/doctor.h"
+#include "tools/plan/plan_command.h"
 
 namespace {
 

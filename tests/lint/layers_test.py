@@ -16,11 +16,30 @@ BAD = {
     "include/intarsia/mesh.h": '#include "base/text.h"\n',
     "src/nowhere/f.cpp": "\n",
     "src/checkpoint/g.cpp": '#include "elastic/heal.h"\n',
+    "src/tensor/core/h.cpp": '#include "tensor/dispatch/execute.h"\n',
+    "src/tensor/attic/i.cpp": "\n",
+    "src/plan/j.cpp": "\n" * 501,
+    "src/plan/k.h": "class Long {\n" + "\n" * 300 + "};\n",
+}
+BAD_TOGETHER = {
+    "a cycle in one step": {"src/plan/a.h": '#include "plan/b.h"\n', "src/plan/b.cpp": '#include "plan/a.h"\n'},
+    "a cycle in two": {
+        "src/plan/a.h": '#include "plan/b.h"\n',
+        "src/plan/b.h": '#include "plan/c.h"\n',
+        "src/plan/c.cpp": '#include "plan/a.h"\n',
+    },
+    "too many files": {f"src/plan/a{i}.cpp": "\n" for i in range(26)},
+    "a long class with members outside": {
+        "src/plan/a.h": "class Long {\n" + "\n" * 150 + "};\n",
+        "src/plan/a.cpp": "void Long::run() {\n" + "\n" * 150 + "}\n",
+    },
 }
 GOOD = {
     "src/layout/a.cpp": '#include "base/text.h"\n#include "intarsia/mesh.h"\n',
-    "src/world/b.cpp": '#include <ATen/ATen.h>\n#include "layout/chunk.h"\nstd::unordered_map<int, int> m;\n',
-    "src/checkpoint/c.cpp": '#include "tensor/spec.h"\n',
+    "src/world/session/b.cpp": '#include <ATen/ATen.h>\n#include "layout/chunk.h"\nstd::unordered_map<int, int> m;\n',
+    "src/checkpoint/c.cpp": '#include "tensor/core/spec.h"\n',
+    "src/tensor/dispatch/d.h": '#include "tensor/core/spec.h"\nclass Short {\n' + "\n" * 290 + "};\n",
+    "src/tensor/dispatch/d.cpp": '#include "tensor/dispatch/d.h"\n',
 }
 
 
@@ -35,5 +54,7 @@ def result(files):
 
 for name, text in BAD.items():
     assert result({name: text}) == 1, f"{name} was accepted"
+for name, files in BAD_TOGETHER.items():
+    assert result(files) == 1, f"{name} was accepted"
 assert result(GOOD) == 0
-print(f"{len(BAD)} bad files refused, {len(GOOD)} good ones accepted")
+print(f"{len(BAD) + len(BAD_TOGETHER)} bad files refused, {len(GOOD)} good ones accepted")

@@ -12,7 +12,7 @@
 #include "intarsia/error.h"
 #include "intarsia/in_process.h"
 #include "intarsia/lockstep.h"
-#include "parallel/buckets.h"
+#include "parallel/replicate/buckets.h"
 #include "parallel/training.h"
 
 namespace intarsia {

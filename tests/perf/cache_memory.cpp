@@ -11,7 +11,7 @@
 #include "intarsia/communication.h"
 #include "intarsia/tensor.h"
 #include "perf/resident_memory.h"
-#include "tensor/spec.h"
+#include "tensor/core/spec.h"
 
 namespace {
 

@@ -17,7 +17,8 @@
 #include "intarsia/prove.h"
 #include "intarsia/rule.h"
 #include "rules/families.h"
-#include "world/wire.h"
+#include "world/collectives/wire.h"
+#include "world/transport/error_text.h"
 
 namespace intarsia {
 namespace {

@@ -5,7 +5,7 @@
 #include "error_text.h"
 #include "intarsia/build.h"
 #include "intarsia/error.h"
-#include "tensor/state.h"
+#include "tensor/move/state.h"
 #include "tensor/tensors.h"
 
 namespace intarsia {
@@ -42,7 +42,7 @@ TEST(Build, SameValuesInEveryLayout) {
   std::map<std::string, Tensor> want;
   const Mesh single = Mesh::parse("[dp=1,tp=1]");
   on_mesh(single, [&](World& world) {
-    TensorState::of(world).seed(3);
+    TensorState::of(world).draws().seed(3);
     BuildScope scope(world, single);
     const Named made = make_parameters();
     scope.finish(made, {});
@@ -53,7 +53,7 @@ TEST(Build, SameValuesInEveryLayout) {
   EXPECT_EQ(want["filled"].scalar_type(), at::kLong);
   const Mesh mesh = Mesh::parse("[dp=2,tp=2]");
   on_mesh(mesh, [&](World& world) {
-    TensorState::of(world).seed(3);
+    TensorState::of(world).draws().seed(3);
     BuildScope scope(world, mesh);
     const Named made = make_parameters();
     EXPECT_TRUE(made[0].second.is_leaf());

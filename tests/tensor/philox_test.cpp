@@ -1,4 +1,4 @@
-#include "tensor/philox.h"
+#include "tensor/random/philox.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

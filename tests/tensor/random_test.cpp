@@ -5,7 +5,7 @@
 #include <iostream>
 
 #include "intarsia/communication.h"
-#include "tensor/state.h"
+#include "tensor/move/state.h"
 #include "tensor/tensors.h"
 
 namespace intarsia {
@@ -74,7 +74,7 @@ TEST(Random, EveryLayoutDrawsWhatOneRankDraws) {
   const Mesh single = Mesh::parse("[dp=1,tp=1]");
   on_mesh(single, [&](World& world) {
     for (const auto& [name, draw] : draws()) {
-      TensorState::of(world).seed(42);
+      TensorState::of(world).draws().seed(42);
       want[name] = full(draw(Layout::replicated(single), world));
     }
   });
@@ -86,7 +86,7 @@ TEST(Random, EveryLayoutDrawsWhatOneRankDraws) {
         for (const auto& [name, draw] : draws()) {
           const bool integral = name == "randint";
           if (integral && layout.find('P') != std::string::npos) continue;
-          TensorState::of(world).seed(42);
+          TensorState::of(world).draws().seed(42);
           const Tensor got = full(draw(Layout::parse(layout, mesh), world));
           ASSERT_TRUE(at::equal(got, want.at(name)))
               << name << " in " << layout << got << want.at(name);
@@ -104,10 +104,10 @@ TEST(Random, DrawsDifferAndFollowTheSeed) {
   const Mesh mesh = Mesh::parse("[a=2]");
   on_mesh(mesh, [&](World& world) {
     const Layout layout = Layout::parse("S(0)", mesh);
-    TensorState::of(world).seed(1);
+    TensorState::of(world).draws().seed(1);
     const Tensor a = full(rand({50}, layout, world));
     const Tensor b = full(rand({50}, layout, world));
-    TensorState::of(world).seed(1);
+    TensorState::of(world).draws().seed(1);
     const Tensor again = full(rand({50}, layout, world));
     EXPECT_FALSE(at::equal(a, b));
     EXPECT_TRUE(at::equal(a, again));

@@ -10,7 +10,7 @@
 #include "intarsia/collectives.h"
 #include "intarsia/communication.h"
 #include "intarsia/error.h"
-#include "tensor/spec.h"
+#include "tensor/core/spec.h"
 #include "tensor/tensors.h"
 
 namespace intarsia {

@@ -6,11 +6,11 @@
 #include "error_text.h"
 #include "intarsia/collectives.h"
 #include "intarsia/error.h"
-#include "world/backends.h"
 #include "world/collectives_check.h"
-#include "world/delayed_backend.h"
 #include "world/gloo_threads.h"
-#include "world/reductions.h"
+#include "world/transport/backends.h"
+#include "world/transport/delayed_backend.h"
+#include "world/transport/reductions.h"
 
 namespace intarsia {
 namespace {

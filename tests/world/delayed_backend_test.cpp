@@ -1,4 +1,4 @@
-#include "world/delayed_backend.h"
+#include "world/transport/delayed_backend.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -14,7 +14,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "intarsia/world.h"
-#include "world/backends.h"
+#include "world/transport/backends.h"
 
 namespace intarsia::testing {
 

@@ -1,0 +1,113 @@
+#include "tensor/call/plain.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <algorithm>
+
+#include "base/hash.h"
+#include "base/text.h"
+#include "intarsia/collectives.h"
+#include "intarsia/error.h"
+#include "intarsia/tensor.h"
+#include "rules/op_traits.h"
+#include "tensor/call/frame.h"
+#include "tensor/move/agreement.h"
+#include "tensor/move/state.h"
+
+namespace intarsia {
+namespace {
+
+std::string ranks_that_differ(const std::vector<at::Tensor>& rows, std::int64_t column) {
+  std::vector<std::int64_t> ranks;
+  for (std::size_t r = 1; r < rows.size(); ++r) {
+    if (rows[r][column].item<std::int64_t>() != rows[0][column].item<std::int64_t>())
+      ranks.push_back(static_cast<std::int64_t>(r));
+  }
+  return join(ranks);
+}
+
+[[noreturn]] void refuse_values(const PlainLog::Entry& entry, const std::string& ranks) {
+  fail<WorldError>(entry.op, "the plain tensor ", entry.tensor, " differs on ranks ", ranks,
+                   " from that of rank 0, and counts as replicated; make it alike (seed the "
+                   "generators, broadcast it), or distribute it with the layout that it has");
+}
+
+/// Whether the op writes all of the tensor and reads nothing of it: what it held may differ.
+bool is_overwritten(const Frame& f, const at::Tensor& tensor) {
+  const bool writes_all = has_trait(f.info.base_name, kOverwrites);
+  return std::any_of(f.tensors.begin(), f.tensors.end(), [&](const Frame::Tensor& t) {
+    return t.tensor == &tensor && (t.is_out || (t.written && writes_all));
+  });
+}
+
+/// Autograd fills in plain zeros for gradients that nobody gave: alike everywhere, and no one could
+/// distribute them.
+bool is_zero_gradient(const at::Tensor& t) {
+  if (torch::autograd::get_current_node() == nullptr) return false;
+  const BelowAutograd below;
+  return t._is_zerotensor() || t.is_meta() || !t.any().item<bool>();
+}
+
+}  // namespace
+
+void note_plain(const Frame& f, const at::Tensor& t) {
+  const bool number = t.unsafeGetTensorImpl()->is_wrapped_number();
+  if (number) return;
+  TensorState& state = f.state();
+  const PlainTensors mode = state.plain_mode.load(std::memory_order_relaxed);
+  if (mode == PlainTensors::refused && t.numel() > 1 && !is_zero_gradient(t)) {
+    f.refuse(concat("a plain tensor, ", describe(t), ", is beside distributed ones"),
+             "distribute it, or allow plain tensors");
+  }
+  if (f.lead->world().simulated()) return;  // no other rank could differ
+  if (is_overwritten(f, t)) return;
+  const BelowAutograd below;
+  state.plain_log.add({f.info.name, describe(t), content_hash(t)});
+  if (mode != PlainTensors::checked) return;
+  const Comm comm = all_of(f.lead->world(), f.mesh());
+  // In lockstep all ranks were given the same tensor.
+  if (comm.members().size() != 1 || comm.size() == 1) return;
+  const PlainLog::Entry entry = state.plain_log.entry(state.plain_log.count() - 1);
+  const auto rows = exchange(comm, {static_cast<std::int64_t>(entry.hash)},
+                             f.lead->world().device(), {.op = "check_plain_tensors"});
+  if (const std::string ranks = ranks_that_differ(rows, 0); !ranks.empty()) {
+    refuse_values(entry, ranks);
+  }
+}
+
+PlainTensors plain_tensors(const World& world) {
+  return TensorState::of(const_cast<World&>(world)).plain_mode;
+}
+
+void set_plain_tensors(World& world, PlainTensors mode) {
+  TensorState::of(world).plain_mode = mode;
+}
+
+void check_plain_tensors(World& world) {
+  PlainLog& current = TensorState::of(world).plain_log;
+  const Comm comm = world.everyone();
+  if (comm.size() == 1 || world.in_lockstep() || world.simulated()) return;
+  PlainLog log;
+  current.move_to(log);  // the next check begins anew, on all ranks
+  constexpr std::string_view name = "check_plain_tensors";
+  const auto count = static_cast<std::int64_t>(log.count());
+  const auto sums =
+      exchange(comm, {count, static_cast<std::int64_t>(log.hash())}, world.device(), {.op = name});
+  const std::string counts = ranks_that_differ(sums, 0);
+  if (counts.empty() && ranks_that_differ(sums, 1).empty()) return;
+  // Where it began, as far as it is still known.
+  const auto hashes = exchange(comm, log.hashes(), world.device(), {.op = name});
+  const std::int64_t oldest =
+      std::max<std::int64_t>(0, count - static_cast<std::int64_t>(PlainLog::kEntries));
+  for (std::int64_t i = oldest; i < count; ++i) {
+    const std::string ranks =
+        ranks_that_differ(hashes, i % static_cast<std::int64_t>(PlainLog::kEntries));
+    if (!ranks.empty()) refuse_values(log.entry(static_cast<std::uint64_t>(i)), ranks);
+  }
+  fail<WorldError>(name, "ranks ", counts.empty() ? ranks_that_differ(sums, 1) : counts,
+                   " were given other plain tensors than rank 0, more than ", PlainLog::kEntries,
+                   " calls ago; check more often");
+}
+
+}  // namespace intarsia

@@ -1,0 +1,76 @@
+// The bill of a world: what was sent, for which op.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "intarsia/communication.h"
+#include "intarsia/plan.h"
+#include "tensor/core/spec.h"
+#include "tensor/move/route.h"
+
+namespace intarsia {
+
+/// Why a tensor is moved.
+struct Reason {
+  std::string_view op;
+  bool implicit = true;   ///< no code asked for it by name
+  bool fallback = false;  ///< the op has no rule
+};
+
+/// While it lives, what this thread moves is booked under the op whose formula runs, and is no
+/// hidden move: it is what the op itself sends. The outermost counts.
+class FormulaScope {
+ public:
+  /// `op` must outlive the scope.
+  explicit FormulaScope(std::string_view op);
+  ~FormulaScope();
+  FormulaScope(const FormulaScope&) = delete;
+  FormulaScope& operator=(const FormulaScope&) = delete;
+
+  /// The reason, as one who moves inside of a formula has it.
+  static Reason outermost(const Reason& asked);
+
+ private:
+  std::string_view before_;
+};
+
+/// The entries of one world's bill, and the mode that may refuse a move. THREADS: any.
+class BillBook {
+ public:
+  std::atomic<Communication> mode = Communication::automatic;
+
+  /// Enters a move; refuses it first where the mode forbids it.
+  void charge(const Spec& spec, const Route& route, const Reason& reason);
+  /// The same for what an op sends by its nature and by no plan: `transition` says what, `bytes`
+  /// are those that this process hands over. `backward`: where a node of autograd does not tell.
+  void charge_own(std::string_view op, std::string tensor, std::string axis, std::string transition,
+                  std::uint64_t bytes, std::optional<bool> backward = std::nullopt);
+  std::vector<BillEntry> entries() const;
+  void clear();
+
+ private:
+  /// The entry for moves of this kind. REQUIRES: the lock is held.
+  BillEntry& book(BillEntry entry);
+
+  mutable std::mutex mutex_;
+  std::vector<BillEntry> entries_;
+  std::map<std::uint64_t, std::size_t> index_;
+};
+
+/// Whether two entries count the same kind of move.
+bool is_same_entry(const BillEntry& a, const BillEntry& b);
+
+/// `S->R`: the kinds of placement before and after a step.
+std::string transition_text(const Step& step);
+
+/// The module path of this thread, see ModuleScope.
+std::string_view module_path();
+
+}  // namespace intarsia

@@ -1,0 +1,303 @@
+#include "tensor/move/exchange.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "layout/chunk.h"
+#include "tensor/core/neutral.h"
+#include "world/collectives/flat.h"
+#include "world/collectives/pending.h"
+#include "world/transport/reductions.h"
+
+namespace intarsia {
+
+at::Tensor block_of(const at::Tensor& flat, const Shape& block, const Shape& sizes,
+                    std::int64_t at) {
+  return flat.as_strided(to_ref(block), to_ref(strides_of(sizes)), flat.storage_offset() + at);
+}
+
+namespace {
+
+/// Not in simulated worlds, where groups may be large: what would be copied need not be looked up.
+bool has_values(const at::Tensor& t) { return !t.is_meta(); }
+
+using Tensors = std::vector<at::Tensor>;
+using Lease = std::shared_ptr<at::Tensor>;
+
+/// What several tensors send to each other's ranks in one call. All have one dtype, and steps over
+/// the same groups.
+class Exchange : public std::enable_shared_from_this<Exchange> {
+ public:
+  Exchange(BufferPool& pool, std::vector<Moving> moving) : pool_(pool), moving_(std::move(moving)) {
+    std::int64_t bytes = 0;
+    for (Moving& t : moving_) {
+      const bool reduces = t.step->terms > 1;
+      for (std::size_t m = 0; m < t.old.size(); ++m) {
+        t.type = t.old[m].scalar_type();
+        t.old[m] = flat::plain(t.old[m]);
+        if (reduces) t.old[m] = to_term(t.old[m], t.step->how).contiguous();
+        bytes += static_cast<std::int64_t>(t.old[m].nbytes()) +
+                 elements(t.step->members[m].after) * t.old[m].element_size();
+      }
+    }
+    held_ = pool_.hold(bytes);
+    members_ = moving_[0].old.size();
+  }
+
+  Pending start(const std::function<Tensors(std::vector<Tensors>)>& then, const Asker& asker) {
+    const StepRoute& first = *moving_[0].step;
+    const std::int64_t chunks = first.step->chunks;
+    if (chunks > 1) return ready(then(in_parts(chunks, asker)));
+    flat::Exchange x;
+    std::vector<Counts> in_counts;
+    std::vector<Counts> out_counts;
+    const bool gathers =
+        std::all_of(moving_.begin(), moving_.end(), [](const Moving& t) { return t.step->even; });
+    for (std::size_t m = 0; m < members_; ++m) {
+      const bool keeps_apart = !gathers && !sends_in_place(m) && !lands_in_place(m);
+      in_counts.push_back(counts(m, &MemberRoute::to, keeps_apart));
+      out_counts.push_back(counts(m, &MemberRoute::from, keeps_apart));
+      x.in.push_back(gathers ? own_pieces(m) : parts_to_send(m, in_counts.back(), keeps_apart));
+      x.out.push_back(landing(m, out_counts.back()));
+      if (keeps_apart) keep_own(m);
+    }
+    const auto landed = x.out;
+    x.finish = [self = shared_from_this(), landed, out_counts, then] {
+      return then(self->finish(landed, out_counts));
+    };
+    return gathers ? flat::all_gather(*first.comm, std::move(x), asker.call, asker.where)
+                   : flat::all_to_all(*first.comm, std::move(x), in_counts, out_counts, asker.call,
+                                      asker.where);
+  }
+
+ private:
+  using Parts = std::vector<Part> MemberRoute::*;
+
+  const MemberRoute& route(const Moving& t, std::size_t m) const { return t.step->members[m]; }
+  std::size_t me(std::size_t m) const { return moving_[0].step->members[m].me; }
+  bool sends_in_place(std::size_t m) const {
+    return moving_.size() == 1 && route(moving_[0], m).sends_in_place;
+  }
+  bool lands_in_place(std::size_t m) const {
+    return moving_.size() == 1 && route(moving_[0], m).lands_in_place;
+  }
+  at::TensorOptions options() const { return moving_[0].old[0].options(); }
+
+  /// How many elements of all tensors go to, or come from, each rank.
+  Counts counts(std::size_t m, Parts parts, bool without_own) const {
+    Counts out(static_cast<std::size_t>(moving_[0].step->comm->size()), 0);
+    for (const Moving& t : moving_) {
+      for (std::size_t j = 0; j < out.size(); ++j) out[j] += (route(t, m).*parts)[j].count;
+    }
+    if (without_own) out[me(m)] = 0;
+    return out;
+  }
+
+  static std::int64_t total(const Counts& counts) {
+    return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  }
+
+  at::Tensor lend(std::int64_t count) {
+    leases_.push_back(pool_.lend(count, options()));
+    return *leases_.back();
+  }
+
+  at::Tensor own_pieces(std::size_t m) {
+    if (moving_.size() == 1) return moving_[0].old[m].view(-1);
+    std::int64_t count = 0;
+    for (const Moving& t : moving_) count += t.old[m].numel();
+    const at::Tensor out = lend(count);
+    std::int64_t at = 0;
+    for (const Moving& t : moving_) {
+      out.narrow(0, at, t.old[m].numel()).copy_(t.old[m].view(-1));
+      at += t.old[m].numel();
+    }
+    return out;
+  }
+
+  at::Tensor parts_to_send(std::size_t m, const Counts& counts, bool without_own) {
+    if (sends_in_place(m)) return moving_[0].old[m].view(-1);
+    const at::Tensor out = lend(total(counts));
+    if (!has_values(out)) return out;
+    std::int64_t at = 0;
+    for (std::size_t j = 0; j < counts.size(); ++j) {
+      for (const Moving& t : moving_) {
+        if (without_own && j == me(m)) continue;
+        const Part& part = route(t, m).to[j];
+        for (const Block& b : part.blocks) {
+          block_of(out, b.sizes, part.sizes, at + b.in_part)
+              .copy_(block_of(t.old[m], b.sizes, route(t, m).before, b.in_old));
+        }
+        at += part.count;
+      }
+    }
+    return out;
+  }
+
+  /// Where terms of a member's new piece are collected, a row for each; or the piece itself.
+  at::Tensor rows(Moving& t, std::size_t m) {
+    const std::int64_t count = elements(route(t, m).after);
+    if (t.step->terms > 1) return lend(t.step->terms * count);
+    return at::empty({count}, t.old[m].options());
+  }
+
+  /// The buffer in which parts arrive; it is the new piece, where they come in its order.
+  at::Tensor landing(std::size_t m, const Counts& counts) {
+    for (Moving& t : moving_) t.made.push_back(rows(t, m));
+    return lands_in_place(m) ? moving_[0].made[m] : lend(total(counts));
+  }
+
+  std::int64_t row_of(const Moving& t, std::size_t m, std::size_t from) const {
+    if (t.step->terms == 1) return 0;
+    return route(t, m).term[from] * elements(route(t, m).after);
+  }
+
+  void keep_own(std::size_t m) {
+    for (Moving& t : moving_) {
+      const std::int64_t row = row_of(t, m, me(m));
+      for (const Block& b : route(t, m).to[me(m)].blocks) {
+        block_of(t.made[m], b.sizes, route(t, m).after, row + b.in_new)
+            .copy_(block_of(t.old[m], b.sizes, route(t, m).before, b.in_old));
+      }
+    }
+  }
+
+  std::vector<Tensors> finish(const Tensors& landed, const std::vector<Counts>& counts) {
+    for (std::size_t m = 0; m < members_; ++m) {
+      if (lands_in_place(m) || !has_values(landed[m])) continue;
+      std::int64_t at = 0;
+      for (std::size_t j = 0; j < counts[m].size(); ++j) {
+        if (counts[m][j] == 0) continue;
+        for (Moving& t : moving_) {
+          const Part& part = route(t, m).from[j];
+          const std::int64_t row = row_of(t, m, j);
+          for (const Block& b : part.blocks) {
+            block_of(t.made[m], b.sizes, route(t, m).after, row + b.in_new)
+                .copy_(block_of(landed[m], b.sizes, part.sizes, at + b.in_part));
+          }
+          at += part.count;
+        }
+      }
+    }
+    return results();
+  }
+
+  std::vector<Tensors> results() {
+    std::vector<Tensors> out;
+    for (Moving& t : moving_) {
+      for (std::size_t m = 0; m < members_; ++m) {
+        const at::IntArrayRef sizes = to_ref(route(t, m).after);
+        if (t.step->terms == 1) {
+          t.made[m] = t.made[m].view(sizes);
+          continue;
+        }
+        const std::int64_t count = elements(route(t, m).after);
+        const at::Tensor rows = t.made[m].view({t.step->terms, count});
+        const Tensors terms = has_values(rows) ? rows.unbind(0) : Tensors{rows[0]};
+        t.made[m] =
+            from_terms(combine(terms, t.step->how), t.step->how, t.step->terms, t.type).view(sizes);
+      }
+      out.push_back(std::move(t.made));
+    }
+    moving_.clear();
+    leases_.clear();
+    held_ = {};
+    return out;
+  }
+
+  /// The same in parts, one after the other, so that buffers are small. Terms are combined as they
+  /// come.
+  std::vector<Tensors> in_parts(std::int64_t chunks, const Asker& asker) {
+    Moving& t = moving_[0];
+    for (std::size_t m = 0; m < members_; ++m) {
+      const MemberRoute& r = route(t, m);
+      t.made.push_back(at::empty({elements(r.after)}, t.old[m].options()));
+      if (t.step->terms > 1) {
+        const Layout& terms = t.step->step->before;  // has their kind on some axis
+        t.made[m].copy_(neutral_piece(Shape{elements(r.after)}, terms, t.old[m].options()));
+      }
+      copy_blocks(t, m, r.to[r.me].blocks, t.old[m], r.before, &Block::in_old, 0);
+    }
+    for (std::int64_t c = 0; c < chunks; ++c) {
+      flat::Exchange x;
+      std::vector<Counts> in_counts(members_);
+      std::vector<Counts> out_counts(members_);
+      for (std::size_t m = 0; m < members_; ++m) {
+        const MemberRoute& r = route(t, m);
+        for (std::size_t j = 0; j < r.to.size(); ++j) {
+          in_counts[m].push_back(j == r.me ? 0 : chunk(r.to[j].count, chunks, c).size());
+          out_counts[m].push_back(j == r.me ? 0 : chunk(r.from[j].count, chunks, c).size());
+        }
+        x.in.push_back(lend(total(in_counts[m])));
+        x.out.push_back(lend(total(out_counts[m])));
+        std::int64_t at = 0;
+        for (std::size_t j = 0; j < r.to.size(); ++j) {
+          const Range range = chunk(r.to[j].count, chunks, c);
+          if (j == r.me || range.size() == 0) continue;
+          for (const Block& b : blocks_within(r.to[j], range.begin, range.end, r.before, r.after)) {
+            block_of(x.in[m], b.sizes, r.to[j].sizes, at + b.in_part)
+                .copy_(block_of(t.old[m], b.sizes, r.before, b.in_old));
+          }
+          at += range.size();
+        }
+      }
+      const Tensors landed = x.out;
+      x.finish = [] { return Tensors(); };
+      flat::all_to_all(*t.step->comm, std::move(x), in_counts, out_counts, asker.call, asker.where)
+          .wait();
+      for (std::size_t m = 0; m < members_; ++m) {
+        const MemberRoute& r = route(t, m);
+        std::int64_t at = 0;
+        for (std::size_t j = 0; j < r.from.size(); ++j) {
+          const Range range = chunk(r.from[j].count, chunks, c);
+          if (j == r.me || range.size() == 0) continue;
+          copy_blocks(t, m, blocks_within(r.from[j], range.begin, range.end, r.before, r.after),
+                      landed[m], r.from[j].sizes, &Block::in_part, at);
+          at += range.size();
+        }
+      }
+      leases_.clear();
+    }
+    std::vector<Tensors> out(1);
+    for (std::size_t m = 0; m < members_; ++m) {
+      at::Tensor made = t.made[m];
+      if (t.step->terms > 1) made = from_terms(made, t.step->how, t.step->terms, t.type);
+      out[0].push_back(made.view(to_ref(route(t, m).after)));
+    }
+    held_ = {};
+    return out;
+  }
+
+  /// Brings blocks of `from` into the new piece: copied, or combined with what is there.
+  void copy_blocks(Moving& t, std::size_t m, const std::vector<Block>& blocks,
+                   const at::Tensor& from, const Shape& sizes, std::int64_t Block::*place,
+                   std::int64_t at) {
+    for (const Block& b : blocks) {
+      at::Tensor to = block_of(t.made[m], b.sizes, route(t, m).after, b.in_new);
+      const at::Tensor next = block_of(from, b.sizes, sizes, at + b.*place);
+      if (t.step->terms > 1) {
+        combine_into(to, next, t.step->how.reduction());
+      } else {
+        to.copy_(next);
+      }
+    }
+  }
+
+  BufferPool& pool_;
+  std::vector<Moving> moving_;
+  std::size_t members_ = 0;
+  std::vector<Lease> leases_;
+  BufferPool::Hold held_;
+};
+
+}  // namespace
+
+Pending start_exchange(BufferPool& pool, std::vector<Moving> moving,
+                       const std::function<Tensors(std::vector<Tensors>)>& then,
+                       const Asker& asker) {
+  return std::make_shared<Exchange>(pool, std::move(moving))->start(then, asker);
+}
+
+}  // namespace intarsia

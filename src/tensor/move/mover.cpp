@@ -1,0 +1,307 @@
+#include "tensor/move/mover.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "base/text.h"
+#include "intarsia/error.h"
+#include "tensor/core/neutral.h"
+#include "tensor/move/exchange.h"
+#include "world/collectives/flat.h"
+#include "world/collectives/pending.h"
+#include "world/transport/reductions.h"
+
+namespace intarsia {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+void check_pieces(const World& world, at::TensorList pieces, const Plan& plan) {
+  constexpr std::string_view where = "redistribute_pieces";
+  const Mesh& mesh = plan.from.mesh();
+  std::size_t m = 0;
+  for (const std::int64_t rank : world.hosted()) {
+    const auto at = mesh.coordinate_of(rank);
+    if (!at) continue;
+    const Shape expected = local_shape(plan.from, plan.shape, *at);
+    if (m < pieces.size() &&
+        pieces[m].sizes() != at::IntArrayRef(expected.begin(), expected.size())) {
+      fail<ValueError>(where, "the piece of rank ", rank, " has sizes (", join(pieces[m].sizes()),
+                       "), but ", plan.from, " gives it (", join(expected), ") of (",
+                       join(plan.shape), ")");
+    }
+    ++m;
+  }
+  if (m != pieces.size()) {
+    fail<ValueError>(where, "this process hosts ", m, " ranks of ", mesh, ", but ", pieces.size(),
+                     " pieces were given");
+  }
+}
+
+// ---- steps that send nothing -----------------------------------------------------------------
+
+/// Copies what a rank keeps of its old piece to its place in the new one.
+void bring(const at::Tensor& made, const at::Tensor& old, const MemberRoute& m) {
+  for (const Block& b : m.to[0].blocks) {
+    block_of(made, b.sizes, m.after, b.in_new).copy_(block_of(old, b.sizes, m.before, b.in_old));
+  }
+}
+
+at::Tensor slice(const at::Tensor& piece, const MemberRoute& m) {
+  const Part& part = m.to[0];
+  const at::Tensor old = flat::plain(piece);
+  if (in_order(m.to, m.before, &Block::in_old)) return old.view(to_ref(m.after));
+  if (part.blocks.size() == 1) {
+    return block_of(old, part.blocks[0].sizes, m.before, part.blocks[0].in_old).contiguous();
+  }
+  const at::Tensor made = at::empty(to_ref(m.after), old.options());
+  bring(made, old, m);
+  return made;
+}
+
+/// A term of what the rank holds: its part with nothing around it; and where the value was whole,
+/// the value on the first rank, and nothing on the others.
+at::Tensor make_term(const at::Tensor& piece, const MemberRoute& m, const Step& step,
+                     const Coordinate& at) {
+  at::Tensor term = piece;
+  if (m.before != m.after || m.to[0].count != elements(m.after)) {
+    const at::Tensor old = flat::plain(piece);
+    term = neutral_piece(m.after, step.after, old.options());
+    bring(term, old, m);
+  }
+  for (const std::int8_t a : step.axes) {
+    const auto axis = static_cast<std::size_t>(a);
+    if (step.before.placement(axis).is_replicate() && step.after.placement(axis).is_partial() &&
+        at[axis] > 0) {
+      term = neutral_term(term, step.after.placement(axis));
+    }
+  }
+  return term;
+}
+
+Tensors run_local(const World& world, const StepRoute& s, Tensors pieces) {
+  if (s.step->kind == StepKind::relabel) return pieces;
+  std::size_t m = 0;
+  for (const std::int64_t rank : world.hosted()) {
+    const auto at = s.step->before.mesh().coordinate_of(rank);
+    if (!at) continue;
+    pieces[m] = s.step->kind == StepKind::slice ? slice(pieces[m], s.members[m])
+                                                : make_term(pieces[m], s.members[m], *s.step, *at);
+    ++m;
+  }
+  return pieces;
+}
+
+/// Whether ranks reduce equal parts that follow each other in the old piece: what backends call a
+/// reduce-scatter.
+bool is_plain_scatter(const StepRoute& s) {
+  if (s.step->kind != StepKind::reduce_scatter || s.terms != s.comm->size()) return false;
+  return std::all_of(s.members.begin(), s.members.end(), [](const MemberRoute& m) {
+    return m.sends_in_place && m.lands_in_place &&
+           std::all_of(m.to.begin(), m.to.end(),
+                       [&](const Part& p) { return p.count == m.to[0].count; });
+  });
+}
+
+Pending start_step(BufferPool& pool, const StepRoute& s, Tensors pieces,
+                   const std::function<Tensors(Tensors)>& then, const Asker& asker) {
+  if (s.step->kind == StepKind::all_reduce) {
+    std::int64_t bytes = 0;
+    for (const at::Tensor& p : pieces) bytes += static_cast<std::int64_t>(p.nbytes());
+    const auto held = std::make_shared<BufferPool::Hold>(pool.hold(3 * bytes));
+    Pending reduced = all_reduce(*s.comm, pieces, s.how, asker.call, asker.where);
+    return after(std::move(reduced), [held, then](Tensors made) { return then(std::move(made)); });
+  }
+  if (pieces.empty()) return ready({});
+  if (is_plain_scatter(s) && s.step->chunks == 1 &&
+      flat::scatters_reduced(*s.comm, s.how, pieces[0].scalar_type())) {
+    std::int64_t bytes = 0;
+    for (at::Tensor& p : pieces) {
+      p = flat::plain(p).view(-1);
+      bytes += 3 * static_cast<std::int64_t>(p.nbytes());
+    }
+    const auto held = std::make_shared<BufferPool::Hold>(pool.hold(bytes));
+    return after(reduce_scatter(*s.comm, pieces, 0, s.how, {}, asker.call, asker.where),
+                 [&s, held, then](Tensors made) {
+                   for (std::size_t m = 0; m < made.size(); ++m) {
+                     made[m] = made[m].view(to_ref(s.members[m].after));
+                   }
+                   return then(std::move(made));
+                 });
+  }
+  return start_exchange(
+      pool, {{&s, std::move(pieces)}},
+      [then](std::vector<Tensors> made) { return then(std::move(made[0])); }, asker);
+}
+
+/// Whether two steps can be one call.
+bool go_together(const StepRoute& a, const StepRoute& b, const Tensors& x, const Tensors& y) {
+  if (a.step->axes != b.step->axes || a.step->before.mesh() != b.step->before.mesh()) return false;
+  if (a.step->chunks != 1 || b.step->chunks != 1) return false;
+  if (!x.empty() && x[0].scalar_type() != y[0].scalar_type()) return false;
+  const bool reduces = a.step->kind == StepKind::all_reduce;
+  if (reduces != (b.step->kind == StepKind::all_reduce)) return false;
+  if (reduces) return a.how == b.how;
+  // A norm is sent as powers, perhaps in another dtype.
+  return a.how.norm_order() == b.how.norm_order() && a.even == b.even;
+}
+
+/// Many tensors reduced as one.
+std::vector<Tensors> all_reduce_together(BufferPool& pool, const StepRoute& s,
+                                         const std::vector<Tensors>& pieces, const Asker& asker) {
+  std::vector<Tensors> out(pieces.size());
+  Tensors joined;
+  std::int64_t bytes = 0;
+  for (std::size_t m = 0; m < pieces[0].size(); ++m) {
+    Tensors flat;
+    for (const Tensors& p : pieces) flat.push_back(flat::plain(p[m]).view(-1));
+    joined.push_back(at::cat(flat));
+    bytes += static_cast<std::int64_t>(joined.back().nbytes());
+  }
+  const BufferPool::Hold held = pool.hold(3 * bytes);
+  const Tensors reduced = all_reduce(*s.comm, joined, s.how, asker.call, asker.where).wait();
+  for (std::size_t m = 0; m < reduced.size(); ++m) {
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const at::Tensor& like = pieces[i][m];
+      // Results are tensors of their own: freeing one must free its memory.
+      out[i].push_back(reduced[m].narrow(0, at, like.numel()).view(like.sizes()).clone());
+      at += like.numel();
+    }
+  }
+  return out;
+}
+
+/// The new pieces of all tensors of one exchange, which is waited for.
+std::vector<Tensors> exchanged(BufferPool& pool, std::vector<Moving> moving, const Asker& asker) {
+  std::vector<Tensors> made;
+  const auto keep = [&made](std::vector<Tensors> all) {
+    made = std::move(all);
+    return Tensors();
+  };
+  start_exchange(pool, std::move(moving), keep, asker).wait();
+  return made;
+}
+
+/// Of pieces that may be written to later: what is the source itself still, copied.
+Tensors apart_from(const Tensors& source, Tensors pieces) {
+  for (std::size_t m = 0; m < pieces.size(); ++m) {
+    if (pieces[m].is_alias_of(source[m])) pieces[m] = pieces[m].clone();
+  }
+  return pieces;
+}
+
+/// Whether the pieces given to a step are read after it was started: where it sends what it was
+/// given and not a buffer that it has filled.
+bool reads_later(const StepRoute& s) {
+  return s.step->kind != StepKind::all_reduce && s.step->chunks == 1 &&
+         (s.even || std::any_of(s.members.begin(), s.members.end(),
+                                [](const MemberRoute& m) { return m.sends_in_place; }));
+}
+
+}  // namespace
+
+std::shared_ptr<const Route> Mover::route(const std::shared_ptr<const Plan>& plan) {
+  if (world_.closed()) fail<WorldError>("redistribute", "the world is closed");
+  constexpr std::uintptr_t kAlignment = 64;
+  auto& slot = routes_[reinterpret_cast<std::uintptr_t>(plan.get()) / kAlignment % routes_.size()];
+  {
+    const std::scoped_lock lock(mutex_);
+    if (slot && slot->plan == plan) return slot;
+  }
+  auto made = make_route(world_, plan);
+  const std::scoped_lock lock(mutex_);
+  slot = made;
+  return made;
+}
+
+Pending Mover::start(const Job& job, const Asker& asker) {
+  check_pieces(world_, job.pieces, *job.plan);
+  const std::shared_ptr<const Route> way = route(job.plan);
+  std::size_t last = 0;  // one beyond the last step that sends
+  for (std::size_t i = 0; i < way->steps.size(); ++i) {
+    if (way->steps[i].step->communicates()) last = i + 1;
+  }
+  Tensors now = job.pieces;
+  for (std::size_t i = 0; i + 1 < last; ++i) {
+    const StepRoute& s = way->steps[i];
+    now = s.step->communicates()
+              ? start_step(
+                    *pool_, s, std::move(now), [](Tensors t) { return t; }, asker)
+                    .wait()
+              : run_local(world_, s, std::move(now));
+  }
+  const auto rest = [way, last, &world = world_](Tensors pieces) {
+    for (std::size_t i = last; i < way->steps.size(); ++i) {
+      pieces = run_local(world, way->steps[i], std::move(pieces));
+    }
+    return pieces;
+  };
+  if (last == 0) {
+    now = rest(std::move(now));
+    return ready(job.source_stays ? std::move(now) : apart_from(job.pieces, std::move(now)));
+  }
+  if (!job.source_stays && reads_later(way->steps[last - 1])) {
+    now = apart_from(job.pieces, std::move(now));
+  }
+  return start_step(*pool_, way->steps[last - 1], std::move(now), rest, asker);
+}
+
+std::vector<Tensors> Mover::run(std::vector<JobBetween> jobs, const Asker& asker) {
+  if (jobs.empty() || jobs[0].pieces.empty()) return std::vector<Tensors>(jobs.size());
+  std::vector<Moving> moving;
+  for (JobBetween& job : jobs) moving.push_back({&job.way->route, std::move(job.pieces)});
+  return exchanged(*pool_, std::move(moving), asker);
+}
+
+std::vector<std::vector<at::Tensor>> Mover::run(std::vector<Job> jobs, const Asker& asker) {
+  std::vector<std::shared_ptr<const Route>> ways;
+  for (const Job& job : jobs) {
+    check_pieces(world_, job.pieces, *job.plan);
+    ways.push_back(route(job.plan));
+  }
+  std::vector<std::size_t> next(jobs.size(), 0);
+  while (true) {
+    // Every job goes on by itself as long as it sends nothing.
+    std::vector<std::size_t> waiting;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      const auto& steps = ways[i]->steps;
+      while (next[i] < steps.size() && !steps[next[i]].step->communicates()) {
+        jobs[i].pieces = run_local(world_, steps[next[i]++], std::move(jobs[i].pieces));
+      }
+      if (next[i] < steps.size()) waiting.push_back(i);
+    }
+    if (waiting.empty()) break;
+    const std::size_t first = waiting[0];
+    const StepRoute& step = ways[first]->steps[next[first]];
+    std::erase_if(waiting, [&](std::size_t i) {
+      return i != first &&
+             !go_together(step, ways[i]->steps[next[i]], jobs[first].pieces, jobs[i].pieces);
+    });
+    std::vector<Tensors> made;
+    if (step.step->kind == StepKind::all_reduce) {
+      std::vector<Tensors> pieces;
+      for (const std::size_t i : waiting) pieces.push_back(std::move(jobs[i].pieces));
+      made = all_reduce_together(*pool_, step, pieces, asker);
+    } else if (!jobs[first].pieces.empty()) {
+      std::vector<Moving> moving;
+      for (const std::size_t i : waiting) {
+        moving.push_back({&ways[i]->steps[next[i]], std::move(jobs[i].pieces)});
+      }
+      made = exchanged(*pool_, std::move(moving), asker);
+    } else {
+      made.resize(waiting.size());
+    }
+    for (std::size_t w = 0; w < waiting.size(); ++w) {
+      jobs[waiting[w]].pieces = std::move(made[w]);
+      ++next[waiting[w]];
+    }
+  }
+  std::vector<Tensors> out;
+  for (Job& job : jobs) out.push_back(std::move(job.pieces));
+  return out;
+}
+
+}  // namespace intarsia

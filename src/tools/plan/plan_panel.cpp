@@ -1,0 +1,212 @@
+#include "tools/plan/plan_panel.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+#include "base/text.h"
+#include "intarsia/boxes.h"
+#include "layout/coordinates.h"
+#include "plan/report.h"
+
+namespace intarsia::tools {
+namespace {
+
+constexpr std::size_t kMostCuts = 128;  // lines along one dimension
+
+/// `0-3,8`.
+std::vector<std::string> rank_words(std::vector<std::int64_t> ranks) {
+  std::ranges::sort(ranks);
+  std::vector<std::string> out;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (end - i < 3) end = i + 1;
+    out.push_back(end - i == 1 ? concat(ranks[i]) : concat(ranks[i], '-', ranks[end - 1]));
+    i = end;
+  }
+  for (std::size_t i = 0; i + 1 < out.size(); ++i) out[i] += ",";
+  return out;
+}
+
+std::vector<Cell> cells_of(const Boxes& held, const Face& face) {
+  if (held.numel() == 0) return {};
+  const std::array<Range, 1> all{Range{0, 1}};
+  const auto runs = [&](std::optional<std::size_t> dim) {
+    return dim ? held.runs(*dim) : std::span<const Range>(all);
+  };
+  std::vector<Cell> out;
+  for (const Range& row : runs(face.down)) {
+    for (const Range& column : runs(face.right)) {
+      out.push_back({row.begin, row.end, column.begin, column.end});
+    }
+  }
+  return out;
+}
+
+/// Which of the terms the rank at `at` holds.
+std::int64_t term_of(const Layout& layout, const Coordinate& at) {
+  std::int64_t term = 0;
+  for (std::size_t a = 0; a < at.size(); ++a) {
+    if (layout.placement(a).is_partial()) term = term * layout.mesh().size(a) + at[a];
+  }
+  return term;
+}
+
+/// Where the ranks cut a dimension; nothing, where there are too many places.
+std::set<std::int64_t> cuts_along(const Layout& layout, const Shape& shape,
+                                  std::optional<std::size_t> dim) {
+  std::set<std::int64_t> out;
+  if (!dim) return out;
+  const AxisList axes = layout.axes_of(static_cast<int>(*dim));
+  std::int64_t ranks = 1;
+  for (const std::int8_t a : axes) ranks *= layout.mesh().size(static_cast<std::size_t>(a));
+  for (std::int64_t i = 0; i < ranks; ++i) {
+    const Coordinate first(layout.mesh().axes(), 0);
+    const Boxes held = boxes(layout, shape, coordinate_along(layout.mesh(), axes, i, first));
+    for (const Range& run : held.runs(*dim)) out.insert(run.begin);
+    if (out.size() > kMostCuts) return {};
+  }
+  return out;
+}
+
+/// `P(sum) along dp+tp: 8 terms`; axes of one kind together.
+void note_terms(Panel& panel) {
+  const Mesh& mesh = panel.layout.mesh();
+  std::vector<Placement> seen;
+  for (const Placement& kind : panel.layout.placements()) {
+    if (!kind.is_partial() || std::ranges::find(seen, kind) != seen.end()) continue;
+    seen.push_back(kind);
+    std::vector<std::string> names;
+    std::size_t terms = 1;
+    for (std::size_t a = 0; a < mesh.axes(); ++a) {
+      if (panel.layout.placement(a) != kind) continue;
+      names.push_back(mesh.name(a));
+      terms *= static_cast<std::size_t>(mesh.size(a));
+    }
+    panel.terms *= terms;
+    panel.notes.push_back(
+        concat(kind, " along ", join(names, "+"), ": ", count_text(terms, "term")));
+  }
+}
+
+void note_other_dims(Panel& panel, const Shape& shape) {
+  std::vector<std::string> names;
+  bool cut = false;
+  for (std::size_t d = 2; d < shape.size(); ++d) {
+    names.push_back(dim_text(panel.layout, shape, d));
+    cut = cut || !panel.layout.axes_of(static_cast<int>(d)).empty();
+  }
+  if (names.empty()) return;
+  panel.notes.push_back(join(names, ", "));
+  if (cut) {
+    panel.notes.emplace_back("where an axis cuts these, ranks in one cell hold parts of them");
+  }
+}
+
+void show_each_rank(Panel& panel, const Shape& shape, const Face& face) {
+  const Mesh& mesh = panel.layout.mesh();
+  std::vector<std::int64_t> idle;
+  for (std::int64_t i = 0; i < mesh.size(); ++i) {
+    const Coordinate at = coordinate_at(mesh, i);
+    const auto cells = cells_of(boxes(panel.layout, shape, at), face);
+    if (cells.empty()) idle.push_back(mesh.rank_at(at));
+    for (const Cell& cell : cells) {
+      const auto [found, is_new] = panel.cells.try_emplace(cell);
+      if (is_new) found->second.first = i;
+      found->second.by_term[term_of(panel.layout, at)].push_back(mesh.rank_at(at));
+    }
+    if (i == 0) panel.of_first_rank = cells;
+  }
+  if (idle.empty()) return;
+  const bool one = idle.size() == 1;
+  panel.notes.push_back(concat(one ? "rank " : "ranks ", join(rank_words(idle), ""),
+                               one ? " holds" : " hold", " nothing"));
+}
+
+void show_first_rank(Panel& panel, const Shape& shape, const Face& face) {
+  const Mesh& mesh = panel.layout.mesh();
+  panel.row_cuts = cuts_along(panel.layout, shape, face.down);
+  panel.column_cuts = cuts_along(panel.layout, shape, face.right);
+  panel.of_first_rank = cells_of(boxes(panel.layout, shape, coordinate_at(mesh, 0)), face);
+  const auto left_out = [&](const std::set<std::int64_t>& cuts, std::optional<std::size_t> dim) {
+    return dim && shape[*dim] > 0 && cuts.empty();
+  };
+  if (left_out(panel.row_cuts, face.down) || left_out(panel.column_cuts, face.right)) {
+    panel.notes.emplace_back("too many cuts to be drawn");
+  }
+  std::int64_t pieces = 1;
+  for (const std::int8_t a : panel.layout.cuts()) {
+    pieces *= mesh.size(static_cast<std::size_t>(a));
+  }
+  const auto each = static_cast<std::size_t>(mesh.size() / pieces);
+  panel.notes.push_back(concat(count_text(static_cast<std::size_t>(pieces), "piece"), ", ",
+                               pieces == 1 ? "" : "each ", "on ", count_text(each, "rank")));
+}
+
+Panel make_panel(const Layout& layout, std::string place, const Shape& shape, const Face& face) {
+  Panel panel{layout, std::move(place), {}, {}, {}, {}, 1, {}};
+  note_terms(panel);
+  note_other_dims(panel, shape);
+  if (layout.mesh().size() <= kMostShownRanks) {
+    show_each_rank(panel, shape, face);
+  } else {
+    show_first_rank(panel, shape, face);
+  }
+  const std::size_t most = kMostCuts * static_cast<std::size_t>(kMostShownRanks);
+  if (panel.cells.size() > most || panel.of_first_rank.size() > most) {
+    panel.cells.clear();
+    panel.of_first_rank.clear();
+    panel.notes.emplace_back("too many small blocks to be drawn");
+  }
+  return panel;
+}
+
+}  // namespace
+
+Face::Face(const Shape& shape) {
+  if (shape.size() == 1) right = 0;
+  if (shape.size() >= 2) {
+    down = 0;
+    right = 1;
+  }
+  if (down) rows = shape[*down];
+  if (right) columns = shape[*right];
+}
+
+std::vector<Panel> make_panels(const Plan& plan, const Face& face) {
+  std::vector<Panel> out;
+  out.push_back(
+      make_panel(plan.from, plan.steps.empty() ? "from and to" : "from", plan.shape, face));
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    const bool last = i + 1 == plan.steps.size();
+    out.push_back(make_panel(plan.steps[i].after, last ? "to" : concat("after step ", i + 1),
+                             plan.shape, face));
+  }
+  return out;
+}
+
+std::string dim_text(const Layout& layout, const Shape& shape, std::size_t dim) {
+  std::string out = concat("dim ", dim, ": ", shape[dim]);
+  for (const std::int8_t cut : layout.axes_of(static_cast<int>(dim))) {
+    const auto a = static_cast<std::size_t>(cut);
+    out += concat('@', layout.mesh().name(a));
+    if (layout.placement(a).is_strided()) out += concat(':', layout.placement(a).split());
+  }
+  return out;
+}
+
+std::vector<std::string> holder_words(const Panel& panel, const Holders& holders) {
+  std::string_view sign = "|";
+  for (const Placement& p : panel.layout.placements()) {
+    if (p.is_partial() && p.reduction() == Reduction::sum) sign = "+";
+  }
+  std::vector<std::string> out;
+  for (const auto& [term, ranks] : holders.by_term) {
+    if (!out.empty()) out.back() += concat(' ', sign, ' ');
+    for (std::string& word : rank_words(ranks)) out.push_back(std::move(word));
+  }
+  return out;
+}
+
+}  // namespace intarsia::tools

@@ -1,0 +1,115 @@
+#include "world/collectives/flat.h"
+
+#include <ATen/ATen.h>
+
+#include "world/collectives/hosted.h"
+#include "world/collectives/pending.h"
+#include "world/transport/reductions.h"
+
+namespace intarsia::flat {
+namespace {
+
+std::vector<Counts> bytes(const std::vector<Counts>& counts, std::int64_t element_size) {
+  std::vector<Counts> out = counts;
+  for (Counts& list : out) {
+    for (std::int64_t& c : list) c *= element_size;
+  }
+  return out;
+}
+
+/// A group of one rank: what it sends comes back to it.
+Pending alone(const Exchange& x) {
+  for (std::size_t m = 0; m < x.in.size(); ++m) at::Tensor(x.out[m]).copy_(x.in[m]);
+  return ready(x.finish());
+}
+
+/// Where all ranks live here: enters the call in the ledger.
+void record(const HostedGroups& here, CallKind kind, const Tensors& in, const Call& call,
+            const Where& where) {
+  std::int64_t sum = 0;
+  for (const at::Tensor& t : in) sum += static_cast<std::int64_t>(t.nbytes());
+  here.ledger->record(here.ledger_group, kind, in[0].scalar_type(), sum, {}, call, where);
+}
+
+Pending started(std::string_view what, Works works, Exchange exchange) {
+  Tensors buffers = std::move(exchange.in);
+  buffers.insert(buffers.end(), exchange.out.begin(), exchange.out.end());
+  return pending(what, std::move(works), std::move(buffers), std::move(exchange.finish));
+}
+
+}  // namespace
+
+// A contiguous tensor of one element or none may have any strides, which a view as bytes does not
+// take.
+Tensors bytes(const Tensors& list) {
+  Tensors out;
+  for (const at::Tensor& t : list) {
+    out.push_back(t.as_strided({t.numel()}, {1}).view(at::kByte));
+  }
+  return out;
+}
+
+at::Tensor plain(const at::Tensor& t) {
+  // Autograd's zero tensors have no memory.
+  const at::Tensor real = t._is_zerotensor() ? at::zeros(t.sizes(), t.options()) : t.detach();
+  return real.resolve_conj().resolve_neg().contiguous();
+}
+
+bool scatters_reduced(const Comm& comm, const Placement& how, at::ScalarType dtype) {
+  if (comm.size() == 1 || CommAccess::hosted(comm) != nullptr || !is_linear(how) ||
+      c10::isComplexType(dtype)) {
+    return false;
+  }
+  return CommAccess::wire(comm)->scatters_reduced(dtype, Reduction::sum);
+}
+
+Pending all_gather(const Comm& comm, Exchange x, const Call& call, Where where) {
+  if (x.in.empty()) return ready({});
+  if (comm.size() == 1) return alone(x);
+  if (const HostedGroups* here = CommAccess::hosted(comm)) {
+    record(*here, CallKind::all_gather, x.in, call, where);
+    for (const auto& group : here->groups) {
+      for (const std::size_t to : group) {
+        std::int64_t at = 0;
+        for (const std::size_t from : group) {
+          x.out[to].narrow(0, at, x.in[from].numel()).copy_(x.in[from]);
+          at += x.in[from].numel();
+        }
+      }
+    }
+    return ready(x.finish());
+  }
+  Works works = CommAccess::wire(comm)->all_gather(bytes(x.out), bytes(x.in),
+                                                   {x.in[0].scalar_type(), call, where});
+  return started("all_gather", std::move(works), std::move(x));
+}
+
+Pending all_to_all(const Comm& comm, Exchange x, const std::vector<Counts>& in_counts,
+                   const std::vector<Counts>& out_counts, const Call& call, Where where) {
+  if (x.in.empty()) return ready({});
+  if (comm.size() == 1) return alone(x);
+  if (const HostedGroups* here = CommAccess::hosted(comm)) {
+    record(*here, CallKind::all_to_all, x.in, call, where);
+    for (const auto& group : here->groups) {
+      std::vector<std::int64_t> taken(group.size(), 0);
+      for (std::size_t place = 0; place < group.size(); ++place) {
+        const std::size_t to = group[place];
+        std::int64_t at = 0;
+        for (std::size_t i = 0; i < group.size(); ++i) {
+          const std::int64_t count = in_counts[group[i]][place];
+          x.out[to].narrow(0, at, count).copy_(x.in[group[i]].narrow(0, taken[i], count));
+          taken[i] += count;
+          at += out_counts[to][i];
+        }
+      }
+    }
+    return ready(x.finish());
+  }
+  const std::int64_t size = x.in[0].element_size();
+  Works works = CommAccess::wire(comm)->all_to_all(bytes(x.out), bytes(x.in),
+                                                   bytes(out_counts, size), bytes(in_counts, size),
+                                                   {x.in[0].scalar_type(), call, where});
+  return started("all_to_all", std::move(works), std::move(x));
+}
+
+}  // namespace intarsia::flat

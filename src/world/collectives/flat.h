@@ -1,0 +1,40 @@
+// Collectives on flat buffers that the caller owns: what plans are run by.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "intarsia/collectives.h"
+#include "world/collectives/wire.h"
+
+namespace intarsia::flat {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// What collectives work on: values in memory as they are, row-major, outside autograd.
+at::Tensor plain(const at::Tensor& t);
+
+/// Contiguous buffers as wires take them, whatever they hold: the same memory, flat, as bytes.
+Tensors bytes(const Tensors& list);
+
+/// What is done, and by whom it was asked for. Buffers are contiguous, one per member, and live
+/// until `finish` has run, which gives the results.
+struct Exchange {
+  Tensors in;
+  Tensors out;
+  std::function<Tensors()> finish;
+};
+
+/// Whether the group's backend itself reduces and scatters this better than an exchange does.
+bool scatters_reduced(const Comm& comm, const Placement& how, at::ScalarType dtype);
+
+/// `out` gets the buffers of all ranks of the group, one after the other. REQUIRES: all are equally
+/// long.
+Pending all_gather(const Comm& comm, Exchange exchange, const Call& call, Where where);
+
+/// Each rank of the group gets its part of `in`; `out` gets the parts that others send here, in the
+/// order of ranks. Counts are elements, one list per member.
+Pending all_to_all(const Comm& comm, Exchange exchange, const std::vector<Counts>& in_counts,
+                   const std::vector<Counts>& out_counts, const Call& call, Where where);
+
+}  // namespace intarsia::flat

@@ -1,0 +1,13 @@
+#include "world/session/hosted_coordinates.h"
+
+namespace intarsia {
+
+std::vector<Coordinate> hosted_coordinates(const World& world, const Mesh& mesh) {
+  std::vector<Coordinate> out;
+  for (const std::int64_t rank : world.hosted()) {
+    if (const auto at = mesh.coordinate_of(rank)) out.push_back(*at);
+  }
+  return out;
+}
+
+}  // namespace intarsia

@@ -1,0 +1,67 @@
+#include "world/transport/backends.h"
+
+#include <array>
+
+#include "base/text.h"
+#include "intarsia/error.h"
+
+namespace intarsia {
+namespace {
+
+struct BackendRow {
+  std::string_view name;
+  Backend (*make)(const BackendRequest&);
+  bool present;
+};
+
+#ifndef INTARSIA_HAS_NCCL
+#define INTARSIA_HAS_NCCL 0
+#endif
+#ifndef INTARSIA_HAS_UCC
+#define INTARSIA_HAS_UCC 0
+#endif
+
+constexpr std::array<BackendRow, 4> kBackends{{
+    {"gloo", make_gloo, true},
+    {"nccl", make_nccl, INTARSIA_HAS_NCCL != 0},
+    {"shm", make_shm, true},
+    {"ucc", make_ucc, INTARSIA_HAS_UCC != 0},
+}};
+
+[[noreturn]] void no_such_backend(const std::string& name) {
+  if (name == "mpi") {
+    fail<UnsupportedError>(
+        "World",
+        "libtorch makes MPI groups only by all processes together, and "
+        "Intarsia's groups are made by their members; use gloo, shm, nccl or ucc, which "
+        "mpirun starts as well");
+  }
+  fail<ValueError>("World", "there is no backend '", name, "'; use gloo, shm, nccl or ucc");
+}
+
+}  // namespace
+
+Backend make_backend(const std::string& name, const BackendRequest& request) {
+  for (const BackendRow& row : kBackends) {
+    if (row.name == name) return row.make(request);
+  }
+  no_such_backend(name);
+}
+
+void check_backend(const std::string& name) {
+  for (const BackendRow& row : kBackends) {
+    if (row.name != name) continue;
+    if (!row.present) row.make({});  // the stand-in says what is missing
+    return;
+  }
+  no_such_backend(name);
+}
+
+bool has_backend(const std::string& name) {
+  for (const BackendRow& row : kBackends) {
+    if (row.name == name) return row.present;
+  }
+  return false;
+}
+
+}  // namespace intarsia
