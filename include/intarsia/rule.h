@@ -125,6 +125,8 @@ enum class LocalForm : std::uint8_t {
   rows_of_result,  ///< writes by index to a tensor of which this rank has some rows
   aligned,         ///< the op wants matrices whose rows begin at multiples of 16 bytes
   scan,            ///< a running sum or product over a cut dimension: what comes before is added
+  contiguity,      ///< what the op returns depends on whether its operand is contiguous
+  memory_format,   ///< the same of channels last
 };
 
 /// An op in terms of other ops. It gets the arguments of the overload without out=, distributed
@@ -146,6 +148,8 @@ struct RuleOptions {
   /// Results have their dimensions in memory in the order of the operands', as ATen's pointwise
   /// ops; with `memory_order`, only result 0.
   bool follows_strides = false;
+  /// The second operand comes before the first in that, as in some gradients.
+  bool second_leads = false;
   /// Result 0 has the first operand's strides, gaps included.
   bool keeps_strides = false;
   /// The overload whose results are contiguous all the same.
@@ -154,13 +158,15 @@ struct RuleOptions {
   /// far as they have these dimensions; not for result 0 where that follows the operands.
   std::vector<std::int8_t> memory_order = {};
   /// Results are channels last where the first operand is, or the second one, or all of as many
-  /// dimensions are, or one of the first two.
+  /// dimensions are, or one of the first two; or where the first one is, also if only dimensions of
+  /// one element say that it is not, unless it is contiguous.
   enum class Format : std::uint8_t {
     contiguous,
     of_first,
     of_second,
     of_all,
-    of_any
+    of_any,
+    of_dense_first
   } format = Format::contiguous;
   LocalForm form = LocalForm::same;
   /// The op runs on pieces without elements too, and must: another operand is a term of the result.

@@ -23,7 +23,12 @@ const std::vector<Rule>& lines() {
   // Matrices as LAPACK writes them, in a batch of one dimension. Ranks without matrices run the op
   // too: made-up pivots of 0 would point outside.
   const RuleOptions in_columns{.memory_order = {0, 2, 1}, .runs_empty = true};
-  const RuleOptions of_batch_norm{.format = kOfFirst, .formula = batch_norm_formula};
+  const RuleOptions of_batch_norm{.format = RuleOptions::Format::of_dense_first,
+                                  .form = LocalForm::memory_format,
+                                  .formula = batch_norm_formula};
+  // They factor the transposed matrix where that is in the order of LAPACK, and so does backward.
+  const RuleOptions of_determinant{
+      .memory_order = {0, 2, 1}, .form = LocalForm::contiguity, .runs_empty = true};
   // Sorted by name.
   static const auto* const rows = new std::vector<Rule>{
       {"_adaptive_avg_pool2d", pool_each, sizes_of_space, {.format = kOfFirst}},
@@ -40,10 +45,10 @@ const std::vector<Rule>& lines() {
       {"_fft_c2r", fft, fft_sizes},
       {"_fft_r2c", fft, fft_sizes},
       {"_grouped_mm", grouped_mm, grouped_mm_sizes, {.form = LocalForm::aligned}},
-      batched("_linalg_det", "nn -> ,nn,n", in_columns),
+      batched("_linalg_det", "nn -> ,nn,n", of_determinant),
       batched("_linalg_eigh", eigh_formula, in_columns),
       batched("_linalg_eigvals", "nn -> n"),
-      batched("_linalg_slogdet", "nn -> ,,nn,n", in_columns),
+      batched("_linalg_slogdet", "nn -> ,,nn,n", of_determinant),
       batched("_linalg_solve_ex", solve_formula, in_columns),
       batched("_linalg_svd", svd_formula, in_columns),
       {"_log_softmax", softmax, along_sizes, {.formula = formula(log_softmax_formula)}},
@@ -120,7 +125,9 @@ const std::vector<Rule>& lines() {
       {"batch_norm_backward",
        batch_norm_backward,
        batch_norm_backward_sizes,
-       {.format = kOfFirst, .formula = batch_norm_backward_formula}},
+       {.format = kOfFirst,
+        .form = LocalForm::memory_format,
+        .formula = batch_norm_backward_formula}},
       {"binary_cross_entropy",
        weighted_loss,
        loss_sizes,
@@ -211,7 +218,10 @@ const std::vector<Rule>& lines() {
       {"index_select", index_select, index_select_sizes, {.form = LocalForm::rows_of_table}},
       lookup("isin", "elements"),
       {"kthvalue", reduce_whole, reduced_sizes},
-      {"leaky_relu_backward", pointwise, broadcast_sizes, {.follows_strides = true}},
+      {"leaky_relu_backward",
+       pointwise,
+       broadcast_sizes,
+       {.follows_strides = true, .second_leads = true}},
       batched("linalg_cholesky_ex", "nn -> nn,", in_columns),
       {"linalg_cross", cross, broadcast_sizes},
       batched("linalg_eig", "nn -> n,nn", in_columns),
@@ -278,7 +288,9 @@ const std::vector<Rule>& lines() {
       {"native_batch_norm_backward",
        batch_norm_backward,
        batch_norm_backward_sizes,
-       {.format = kOfFirst, .formula = batch_norm_backward_formula}},
+       {.format = kOfFirst,
+        .form = LocalForm::memory_format,
+        .formula = batch_norm_backward_formula}},
       {"native_group_norm",
        group_norm,
        group_norm_sizes,
@@ -364,6 +376,10 @@ const std::vector<Rule>& lines() {
       {"std_mean", variance, reduced_sizes, {.formula = formula(std_mean_formula)}},
       {"sum", sum, reduced_sizes},
       lookup("take", "index", {0}),
+      {"threshold_backward",
+       pointwise,
+       broadcast_sizes,
+       {.follows_strides = true, .second_leads = true}},
       {"topk", along, along_sizes},
       {"trace", trace, one_number},
       batched("triangular_solve", "nk,nn -> nk,nn", in_columns),

@@ -101,6 +101,11 @@ Shape strides_in_format(const Decision& d, const Shape& sizes, RuleOptions::Form
     return is_channels_last(image, contiguous_strides(image));
   };
   bool last = is_last(d.in[format == Format::of_second ? 1 : 0]);
+  if (format == Format::of_dense_first) {
+    const Geometry& first = d.in[0]->geometry;
+    last = !first.contiguous &&
+           (last || first.channels_last_contiguous || first.channels_last_3d_contiguous);
+  }
   if (format == Format::of_any) last = last || is_last(d.in[1]);
   if (format == Format::of_all) {
     for (const Spec& s : d.in) last &= !s || is_last(s);
@@ -175,13 +180,17 @@ Shape strides_by_iterator(const std::vector<Geometric>& operands) {
 /// The same for the result of an element-wise op.
 Shape strides_of_elementwise(const Frame& f, const Decision& d, const Shape& sizes) {
   std::vector<Geometric> operands;
-  bool contiguous = true;
+  const Shape contiguous = contiguous_strides(sizes);
+  bool all_contiguous = true;
   for (std::size_t i = 0; i < d.in.size(); ++i) {
     if (!d.in[i] || f.tensors[i].is_out) continue;
-    contiguous &= d.in[i]->contiguous && d.in[i]->sizes == sizes;
+    all_contiguous &= d.in[i]->sizes == sizes && d.in[i]->strides == contiguous;
     operands.push_back({d.in[i]->sizes, d.in[i]->strides});
   }
-  return contiguous ? contiguous_strides(sizes) : strides_by_iterator(operands);
+  if (all_contiguous) return contiguous;
+  const bool second_leads = f.info.rule != nullptr && f.info.rule->options.second_leads;
+  if (second_leads && operands.size() > 1) std::swap(operands[0], operands[1]);
+  return strides_by_iterator(operands);
 }
 
 /// The same for x[i, j]: ATen iterates over x with the places of indexed dimensions, which come
@@ -244,6 +253,8 @@ Shape strides_of_result(const Frame& f, const Decision& d, const Rule& rule, con
   }
   if (!follows) return contiguous_strides(sizes);
   if (const auto asked = strides_by_argument(f, sizes)) return *asked;
+  // These ask no iterator.
+  if (f.info.base_name == "clone" || f.info.base_name == "_to_copy") return strides_like(*d.in[0]);
   if (f.info.base_name == "index" && c10::multiply_integers(to_ref(sizes)) > 0) {
     return strides_of_indexed(d);
   }
@@ -333,7 +344,11 @@ void decide_by_rule(const Frame& f, Decision& d) {
   const Rule& rule = *f.info.rule;
   const Question q(f.info.op.schema(), f.arguments(), rule_operands(d));
   const std::vector<Shape> sizes = rule.sizes(q);
-  if (sizes.empty() && q.results() > 0) return replicate_all(f, d);
+  if (sizes.empty() && q.results() > 0) {
+    replicate_all(f, d);
+    set_form_of_strides(f, rule, d);
+    return;
+  }
   std::vector<Row> rows = rule.rows(q);
   // A formula may refuse what the op itself does not: to reduce no elements.
   const bool empty = !d.in.empty() && d.in[0] && d.in[0]->numel == 0;

@@ -34,6 +34,7 @@ void share_extra(const Frame& f, const at::Tensor& out, const at::Tensor* moved,
     if (view.spec()->partial) extra.memory = impl_of(*moved).memory();
     return;
   }
+  if (base.is_inference()) view.need_extra().inference_writes = base.inference_writes();
   if (base.spec()->partial) {
     Extra& extra = view.need_extra();
     extra.memory = base.memory();
@@ -931,10 +932,11 @@ void execute_formula(Frame& f, const Decision& d) {
 }
 
 std::shared_ptr<Extra::Window> window_of(DistributedImpl& base, const at::Tensor& moved) {
-  if (base.spec()->partial) base.memory();  // the snapshot shall share it
-  const auto& versions = base.version_counter();
-  return std::make_shared<Extra::Window>(
-      Extra::Window{base.snapshot(), moved, versions.enabled() ? versions.current_version() : 0});
+  // What the snapshot shall share.
+  if (base.spec()->partial) base.memory();
+  const std::uint32_t version = base.is_inference() ? base.inference_writes()->load()
+                                                    : base.version_counter().current_version();
+  return std::make_shared<Extra::Window>(Extra::Window{base.snapshot(), moved, version});
 }
 
 void write_through(DistributedImpl& view, std::string_view op) {
@@ -947,11 +949,11 @@ void write_through(DistributedImpl& view, std::string_view op) {
   TORCH_INTERNAL_ASSERT(plan);
   const Pieces home = view.state().move(moved.spec(), moved.pieces(), plan, {.op = op});
   for (std::size_t m = 0; m < home.size(); ++m) window.base->pieces()[m].copy_(home[m]);
-  if (window.base->version_counter().enabled()) {
-    // ATen counts this write once we return.
-    window.version = window.base->version_counter().current_version() + 1;
-  }
   view.state().note_write(*window.base);
+  // ATen counts this write once we return.
+  window.version = window.base->is_inference()
+                       ? window.base->inference_writes()->load()
+                       : window.base->version_counter().current_version() + 1;
   write_through(*window.base, op);
 }
 

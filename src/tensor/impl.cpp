@@ -89,10 +89,17 @@ const std::shared_ptr<PartialMemory>& DistributedImpl::memory() {
   return extra.memory;
 }
 
+const std::shared_ptr<std::atomic<std::uint32_t>>& DistributedImpl::inference_writes() {
+  auto& writes = need_extra().inference_writes;
+  if (!writes) writes = std::make_shared<std::atomic<std::uint32_t>>(0);
+  return writes;
+}
+
 bool DistributedImpl::is_stale() const {
   if (!extra_ || !extra_->window) return false;
-  const auto& versions = extra_->window->base->version_counter();
-  return versions.enabled() && versions.current_version() > extra_->window->version;
+  DistributedImpl& base = *extra_->window->base;
+  if (base.is_inference()) return *base.inference_writes() > extra_->window->version;
+  return base.version_counter().current_version() > extra_->window->version;
 }
 
 void DistributedImpl::refresh() {

@@ -93,6 +93,9 @@ struct Extra {
   };
   std::shared_ptr<Window> window;
 
+  /// Counts the writes to a tensor of inference mode and to all its views, which ATen does not.
+  std::shared_ptr<std::atomic<std::uint32_t>> inference_writes;
+
   /// Where it comes from when it is used, for a tensor that is stored in another layout.
   std::unique_ptr<OnUse> on_use;
 
@@ -119,6 +122,8 @@ class DistributedImpl final : public c10::TensorImpl {
 
   /// The memory that it shares with its views. REQUIRES: a partial tensor.
   const std::shared_ptr<PartialMemory>& memory();
+  /// The count of writes that it shares with its views. REQUIRES: it is of inference mode.
+  const std::shared_ptr<std::atomic<std::uint32_t>>& inference_writes();
   /// Takes note that its memory was settled. Called wherever a user's tensor comes in.
   void refresh();
   /// A copy that shares pieces, version and what is remembered, and does not change when this

@@ -244,6 +244,39 @@ void align_operands(const Frame& f, Decision& d) {
   };
 }
 
+/// A copy of matrices with a gap after each row, so that they are not contiguous.
+at::Tensor with_gaps(const at::Tensor& t) {
+  std::vector<std::int64_t> sizes = t.sizes().vec();
+  const std::int64_t width = sizes.back()++;
+  return at::empty(sizes, t.options()).narrow(-1, 0, width).copy_(t);
+}
+
+/// Pieces are contiguous as soon as the full tensor is; where it is not, they must not be either.
+void keep_contiguity(const Frame& f, Decision& d) {
+  if (d.in[0]->contiguous) return;
+  d.local_call = [op = f.info.op](std::size_t, torch::jit::Stack& stack) {
+    if (stack[0].toTensor().is_contiguous()) stack[0] = with_gaps(stack[0].toTensor());
+    op.callBoxed(&stack);
+  };
+}
+
+/// A piece with fewer elements may look channels last where the full tensor does not. ATen's
+/// gradient of batch_norm then reads what is contiguous in the wrong order.
+void keep_memory_format(const Frame& f, Decision& d) {
+  std::vector<std::size_t> others;  // neither contiguous nor channels last
+  for (std::size_t i = 0; i < d.in.size(); ++i) {
+    if (!d.in[i] || f.tensors[i].written || f.tensors[i].is_out) continue;
+    const Geometry& g = d.in[i]->geometry;
+    const bool last = g.channels_last_contiguous || g.channels_last_3d_contiguous;
+    if (!g.contiguous && !last && d.in[i]->sizes.size() >= 4) others.push_back(i);
+  }
+  if (others.empty()) return;
+  d.local_call = [op = f.info.op, others](std::size_t, torch::jit::Stack& stack) {
+    for (const std::size_t i : others) stack[i] = stack[i].toTensor().contiguous();
+    op.callBoxed(&stack);
+  };
+}
+
 void replace_sizes(const Frame& f, std::string_view name, const Shape& sizes, const Layout& layout,
                    Decision& d) {
   const std::size_t index = f.place_of(name);
@@ -296,6 +329,10 @@ void set_local_form(const Frame& f, const Rule& rule, const Question& q,
     case LocalForm::window:
       set_window_form(f, q, sizes, d);
       break;
+    case LocalForm::contiguity:
+    case LocalForm::memory_format:
+      set_form_of_strides(f, rule, d);
+      break;
   }
   if (!rule.options.sizes_argument.empty() && d.out_layouts[0].least_dims() > 0) {
     replace_sizes(f, rule.options.sizes_argument, sizes[0], d.out_layouts[0], d);
@@ -303,6 +340,11 @@ void set_local_form(const Frame& f, const Rule& rule, const Question& q,
   for (const auto& size : rule.options.local_sizes) {
     if (d.layouts[size.operand].least_dims() > 0) replace_size(f, size, d);
   }
+}
+
+void set_form_of_strides(const Frame& f, const Rule& rule, Decision& d) {
+  if (rule.options.form == LocalForm::contiguity) keep_contiguity(f, d);
+  if (rule.options.form == LocalForm::memory_format) keep_memory_format(f, d);
 }
 
 void set_local_factory(const Frame& f, Decision& d) {

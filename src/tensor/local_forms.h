@@ -9,6 +9,9 @@ namespace intarsia {
 void set_local_form(const Frame& frame, const Rule& rule, const Question& question,
                     const std::vector<Shape>& sizes, Decision& decision);
 
+/// The same for forms that only look at strides: also where the op runs on full tensors.
+void set_form_of_strides(const Frame& frame, const Rule& rule, Decision& decision);
+
 /// LocalForm::scan: each run of a cut dimension by itself, then what all runs before it add up to.
 void set_scan(const Frame& frame, const Question& question, Decision& decision);
 

@@ -148,13 +148,13 @@ Shape dense_strides(const Shape& sizes, const Shape& strides) {
 }
 
 Shape strides_like(const SpecData& like) {
-  return like.contiguous ? contiguous_strides(like.sizes) : dense_strides(like.sizes, like.strides);
+  return like.geometry.dense ? like.strides : dense_strides(like.sizes, like.strides);
 }
 
 Spec spec_of(const at::TensorBase& whole, const Layout& layout) {
   const Shape sizes = to_shape(whole.sizes());
-  const Shape strides = whole.is_contiguous() ? contiguous_strides(sizes)
-                                              : dense_strides(sizes, to_shape(whole.strides()));
+  const Shape given = to_shape(whole.strides());
+  const Shape strides = whole.is_non_overlapping_and_dense() ? given : dense_strides(sizes, given);
   return {layout, sizes, strides, 0, whole.scalar_type()};
 }
 

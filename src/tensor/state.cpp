@@ -240,6 +240,7 @@ void TensorState::note_write(DistributedImpl& tensor) {
   ++writes_;
   if (!tensor.extra()) return;
   if (tensor.extra()->memory) ++tensor.extra()->memory->writes;
+  if (tensor.extra()->inference_writes) ++*tensor.extra()->inference_writes;
   auto& on_use = tensor.extra()->on_use;
   if (!on_use) return;
   if (on_use->cast_after) {

@@ -97,10 +97,11 @@ def tensor_apart(name, wanted, got, limit):
 
 
 def keeps_gradient(tensor):
-    """Whether it is a leaf, or keeps its gradient. torch refuses to say so of a view of many whose base was written."""
+    """Whether it is a leaf, or keeps its gradient. torch refuses to say so of a view of many whose base was written, or
+    of a view that its base, squeezed in place, no longer has."""
     try:
         return tensor.requires_grad and (tensor.is_leaf or tensor.retains_grad)
-    except RuntimeError:
+    except (RuntimeError, IndexError):
         return False
 
 

@@ -115,7 +115,8 @@ class Draft:
 
     def shares(self, one, other):
         """Whether two expressions are views of the same memory."""
-        memory = [eval(each, self.names).untyped_storage().data_ptr() for each in (one, other)]
+        tensors = [eval(each, self.names) for each in (one, other)]  # both live: memory that was freed is used again
+        memory = [tensor.untyped_storage().data_ptr() for tensor in tensors]
         return memory[0] == memory[1]
 
     def at(self, name):
@@ -140,8 +141,9 @@ class Draft:
         if not tensor.is_floating_point():
             term = "sum" if tensor.is_complex() else self.one("sum", "max")
         partial = tensor.dtype not in (torch.bool, torch.uint8)
-        if tensor.is_floating_point() and (tensor == 0).any():
-            # Terms that cancel leave what they are rounded by, which a division by nearly nothing makes large.
+        if tensor.is_floating_point() and ((tensor == 0).any() or not tensor.isfinite().all()):
+            # Terms that cancel leave what they are rounded by, which a division by nearly nothing makes large. Others
+            # of an infinite value are 0, and 0 times infinity is no number.
             term = self.one("max", "min")
         for _ in self.mesh:
             draw = self.chance.random()
@@ -185,7 +187,7 @@ class Draft:
         try:
             line = write(self)
             exec(inputs.compiled(line, "exec"), self.names)
-            made = [name for name in made_by(line) if isinstance(self.names[name], torch.Tensor)]
+            made = [name for name in sorted(made_by(line)) if isinstance(self.names[name], torch.Tensor)]
             if not all(self.is_usable(self.names[name]) for name in made):
                 raise Unfit
         except Exception:

@@ -208,7 +208,16 @@ def cast(d):
     x = d.value()
     dtypes = ["float64", "float64", "int64", "bool", "int32", "complex128"] + ["float32", "bfloat16", "float16"] * d.low
     form = d.one(".to(torch.{})", ".to(torch.{})", ".type(torch.{})", ".to(dtype=torch.{}, copy=True)")
-    return f"{d.new()} = {x}{form.format(d.one(*dtypes))}"
+    dtype = d.one(*dtypes)
+    if dtype.startswith("int") and d.at(x).is_floating_point() and nearly_whole(d.at(x)):
+        raise Unfit
+    return f"{d.new()} = {x}{form.format(dtype)}"
+
+
+def nearly_whole(tensor):
+    """Whether rounding may put an element on either side of a whole number."""
+    whole = tensor.detach().round()
+    return bool(((tensor.detach() - whole).abs().lt(1e-9) & whole.ne(0)).any())
 
 
 @kind(1.5)

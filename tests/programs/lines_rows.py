@@ -8,6 +8,8 @@ import rows
 import torch_differences
 from draft import Unfit, kind
 
+# Writes to running statistics, which its schema does not say.
+HIDDEN_WRITES = {"native_batch_norm"}
 # ATen has these for itself: they return what cannot be compared, or need what a program has not.
 NOT_CALLED = {"_fused_moving_avg_obs_fq_helper", "_fused_moving_avg_obs_fq_helper_functional", "_fused_sdp_choice"}
 
@@ -100,16 +102,27 @@ def row(d):
     operands = [operand(d, tensor, size) for tensor, size in zip(chosen.tensors, sizes)]
     if torch_differences.avoids(chosen.base, torch_differences.STRIDED):
         operands = [f"{each}.contiguous()" for each in operands]
+    if chosen.base == "linalg_lstsq":
+        check_full_rank(d, operands[0])
     draw = d.chance.random()
     if draw < 0.15 and chosen.written_in_place:
         return in_place(d, chosen, operands)
     if draw < 0.27 and chosen.written_out and not torch_differences.avoids(chosen.base, torch_differences.OUT):
         return into_out(d, chosen, operands)
-    if chosen.op._schema.is_mutable:
+    if chosen.op._schema.is_mutable or chosen.base in HIDDEN_WRITES:
         operands = [f"{each}.clone()" if each in operands[:i] else each for i, each in enumerate(operands)]
         for i, each in enumerate(operands):
             check_apart(d, chosen, [each], operands[:i])
     return results(d, chosen, chosen.call(operands))
+
+
+def check_full_rank(d, matrices):
+    """Raises Unfit where rounding says which of many solutions is found."""
+    with torch.no_grad():
+        found = eval(matrices, d.names)
+        full = found.numel() == 0 or bool((torch.linalg.matrix_rank(found, rtol=1e-6) == min(found.shape[-2:])).all())
+    if not full:
+        raise Unfit
 
 
 def check_apart(d, chosen, written, read):

@@ -187,7 +187,7 @@ def undetermined(program, wanted, limit):
 OWN_STRIDES = re.compile(
     r"linalg_lstsq|binary_cross_entropy_with_logits|aten\.copy\.default|\broll\b|conv1d|conv_transpose1d|_pad\dd|nn\.pad|_pad_nd|"
     r"torch\.cat|stack\(|\.fft\.|_fft_|aten\.addr|max_unpool|unsafe_split|unsafe_chunk|one_hot|_foreach_copy|_foreach_pow|"
-    r"einsum|rot90"
+    r"einsum|rot90|max_pool3d_with_indices_backward"
 )
 
 

@@ -206,5 +206,41 @@ def test_what_a_formula_gives_back_is_no_operand():
             assert torch.equal(grad if layout is None else it.full(grad), values)
 
 
+def test_what_depends_on_strides_is_as_for_the_full_tensor():
+    """Pieces of a slice are dense: determinants factor a contiguous matrix transposed, and their backward asks the slice.
+    A piece may look channels last where the tensor does not: batch_norm's backward then mixed two orders."""
+
+    def log_determinant(x):
+        return torch.linalg.slogdet(x[..., :3, :3]).logabsdet.sum() + torch.linalg.det(x[..., 1:4, 1:4]).sum()
+
+    def normed(x):
+        mean = torch.linspace(-1, 1, 3, dtype=x.dtype)
+        y = nn.functional.batch_norm(x.permute(0, 2, 1, 3), mean, mean.abs() + 1)
+        return (y * torch.arange(12.0, dtype=x.dtype).reshape(1, 3, 2, 2)).sum()
+
+    torch.manual_seed(3)
+    for function, sizes in ((log_determinant, (4, 5)), (log_determinant, (2, 4, 4)), (normed, (1, 2, 3, 2))):
+        plain = torch.randn(*sizes, dtype=torch.float64, requires_grad=True)
+        function(plain).backward()
+        for layout in ("R", "P(sum)", *(f"S({dim})" for dim in range(plain.dim()))):
+            with it.lockstep("[a=2]"):
+                x = it.distribute(plain.detach(), layout).requires_grad_()
+                function(x).backward()
+                assert torch.allclose(it.full(x.grad), plain.grad, rtol=1e-9, atol=1e-12), (function, layout)
+
+
+def test_a_moved_view_of_a_tensor_of_inference_mode_is_stale_after_a_write():
+    with it.lockstep("[a=2]"):
+        x = it.distribute(torch.arange(6.0).reshape(2, 3), "S(1)")
+        with torch.inference_mode():
+            base = x + 1
+        view = base[:, 2]
+        view.mul_(2)  # through the view
+        assert it.full(view).tolist() == [6, 12] and it.full(base)[:, 2].tolist() == [6, 12]
+        base.detach().div_(2)
+        refuses(ValueError, "older than the last write to its base", lambda: it.full(view))
+        assert it.full(base[:, 2]).tolist() == [3, 6]
+
+
 if __name__ == "__main__":
     run(globals())
