@@ -133,14 +133,6 @@ Shape strides_in_dim_order(const Shape& sizes, std::span<const std::int8_t> orde
   return strides;
 }
 
-/// Whether some elements share memory, as far as strides show it.
-bool overlaps(const SpecData& spec) {
-  for (std::size_t d = 0; d < spec.sizes.size(); ++d) {
-    if (spec.sizes[d] > 1 && spec.strides[d] == 0) return true;
-  }
-  return false;
-}
-
 /// The strides that the argument `memory_format` asks for, if it does.
 std::optional<Shape> strides_by_argument(const Frame& f, const Shape& sizes) {
   const c10::IValue* format = f.argument("memory_format");
@@ -448,6 +440,18 @@ bool is_simple(const Frame& f, const Decision& d, const std::vector<Coordinate>&
   return here.size() == 1 && same_op && stays && !d.by_spec && !d.open_results && !f.info.has_out;
 }
 
+/// ATen refuses some writes to elements that share memory. A piece may be too small to show that,
+/// and all ranks must refuse alike.
+void check_overlap(const Frame& f, const Decision& d) {
+  const std::string& name = f.info.base_name;
+  const bool refuses = f.info.op.hasTag(at::Tag::pointwise) || name == "copy" || name == "zero";
+  if (!f.info.in_place || !refuses) return;
+  for (std::size_t i = 0; i < d.in.size(); ++i) {
+    const bool written = f.tensors[i].written && f.tensors[i].impl != nullptr;
+    if (written && d.in[i]->numel > 0 && overlaps(*d.in[i])) f.refuse(kOverlaps, kOverlapsWayOut);
+  }
+}
+
 }  // namespace
 
 std::vector<Coordinate> hosted_coordinates(const World& world, const Mesh& mesh) {
@@ -477,6 +481,7 @@ void plan_moves(const Frame& f, Decision& d) {
 Decision decide(const Frame& f) {
   Decision d;
   read_operands(f, d);
+  check_overlap(f, d);
   switch (f.info.family) {
     case Family::rule:
       decide_by_rule(f, d);

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "intarsia/boxes.h"
+#include "intarsia/error.h"
 #include "tensor/decide.h"
 #include "tensor/neutral.h"
 #include "tensor/random.h"
@@ -944,6 +945,10 @@ void write_through(DistributedImpl& view, std::string_view op) {
   Extra::Window& window = *view.extra()->window;
   DistributedImpl& moved = impl_of(window.moved);
   moved.refresh();
+  if (overlaps(*window.base->spec())) {
+    if (view.numel() == 0) return;
+    fail<ValueError>(op, kOverlaps, ": ", window.base->spec(), "; ", kOverlapsWayOut);
+  }
   if (window.base->spec()->norms) view.state().settle(*window.base, {.op = op});
   const PlanPointer plan = view.state().plan(moved.spec(), window.base->spec()->layout);
   TORCH_INTERNAL_ASSERT(plan);

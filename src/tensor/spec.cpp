@@ -147,6 +147,13 @@ Shape dense_strides(const Shape& sizes, const Shape& strides) {
   return to_shape(at::infer_dense_strides(to_ref(sizes), to_ref(strides)));
 }
 
+bool overlaps(const SpecData& spec) {
+  for (std::size_t d = 0; d < spec.sizes.size(); ++d) {
+    if (spec.sizes[d] > 1 && spec.strides[d] == 0) return true;
+  }
+  return false;
+}
+
 Shape strides_like(const SpecData& like) {
   return like.geometry.dense ? like.strides : dense_strides(like.sizes, like.strides);
 }
@@ -154,7 +161,9 @@ Shape strides_like(const SpecData& like) {
 Spec spec_of(const at::TensorBase& whole, const Layout& layout) {
   const Shape sizes = to_shape(whole.sizes());
   const Shape given = to_shape(whole.strides());
-  const Shape strides = whole.is_non_overlapping_and_dense() ? given : dense_strides(sizes, given);
+  const Shape strides = whole.numel() == 0                     ? contiguous_strides(sizes)
+                        : whole.is_non_overlapping_and_dense() ? given
+                                                               : dense_strides(sizes, given);
   return {layout, sizes, strides, 0, whole.scalar_type()};
 }
 

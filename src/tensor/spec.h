@@ -104,6 +104,12 @@ Shape strides_in_order_of(const Shape& sizes, const SpecData& like);
 /// Dense strides for a tensor of these sizes that follows one with these strides, as ATen gives
 /// them: an expanded dimension, whose stride is 0, stays where it is among the others.
 Shape dense_strides(const Shape& sizes, const Shape& strides);
+/// Whether some elements share memory, as far as strides show it.
+bool overlaps(const SpecData& spec);
+/// What is wrong with a write to such a tensor, and what to do.
+inline constexpr std::string_view kOverlaps =
+    "more than one element of the tensor that is written refers to a single memory location";
+inline constexpr std::string_view kOverlapsWayOut = "clone() it before";
 /// Those of what follows one tensor.
 Shape strides_like(const SpecData& like);
 

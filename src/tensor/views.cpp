@@ -285,7 +285,12 @@ void localise_as_strided(const Frame& f, Decision& d) {
   const std::string name = f.info.name;
   d.local_call = [offset, strides, name](std::size_t, torch::jit::Stack& stack) {
     const at::Tensor self = stack[0].toTensor();
-    if (self.strides() != to_ref(strides)) {
+    bool alike = true;
+    for (std::size_t k = 0; k < strides.size(); ++k) {
+      const auto dim = static_cast<std::int64_t>(k);
+      alike &= self.size(dim) == 1 || self.stride(dim) == strides[k];
+    }
+    if (!alike) {
       fail<UnsupportedError>(name, "the pieces do not have the strides (", join(strides),
                              ") of the whole; use view, select or slice");
     }

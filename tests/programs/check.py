@@ -171,7 +171,7 @@ class Batch:
 
 def unfinished(seed, kind, how, options):
     """The record of a program that crashed or hung."""
-    program, rows = generate.generate(seed)
+    program, rows = generate.generate(seed, count_rows=False)
     if kind == "crash" and not still_crashes(program):
         how += "; not when it runs alone: a program before it may have damaged memory"
     elif kind == "crash" and options.shrink:

@@ -61,7 +61,8 @@ def first_input(d, shape):
 
 
 def generate(seed, ranks=None, count_rows=True):
-    """A program, and the rows of the op table that it calls; counting them takes as long as the rest."""
+    """A program, and the rows of the op table that it calls; counting them takes as long as the rest, and torch itself
+    may die of second derivatives that are looked at."""
     d = Draft(seed, ranks)
     torch.manual_seed(seed)
     base = d.one(*SHAPES)

@@ -110,7 +110,7 @@ def rank_body(rank, options, jobs, port, seconds):
     def body(report):
         world = connect(rank, options.ranks, options.backend, port, seconds)
         for number, job in enumerate(jobs):
-            program, rows = (job, set()) if not isinstance(job, int) else generate.generate(job, options.ranks)
+            program, rows = (job, set()) if not isinstance(job, int) else generate.generate(job, options.ranks, count_rows=False)
             report(begin=number)
             try:
                 result = check_on_rank(program, world, options.backend == "shm", number % options.ranks == rank)
@@ -243,14 +243,14 @@ def run_processes(options, take):
             through = number + 1
             if len(outcome) == 2:
                 kind, how = outcome
-                program, rows = generate.generate(jobs[number], options.ranks)
+                program, rows = generate.generate(jobs[number], options.ranks, count_rows=False)
                 record = options.record_of(jobs[number], run.Result(program), rows, len(program.lines))
                 record |= {"kind": kind, "difference": how, "program": str(program), "signature": kind}
                 record = shrunk(record, program, options)
             else:
                 record = outcome[0]
                 if record["kind"] == "wrong":
-                    record = shrunk(record, generate.generate(jobs[number], options.ranks)[0], options)
+                    record = shrunk(record, generate.generate(jobs[number], options.ranks, count_rows=False)[0], options)
             if not take(record):
                 go_on = False
                 break

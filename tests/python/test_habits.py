@@ -242,5 +242,16 @@ def test_a_moved_view_of_a_tensor_of_inference_mode_is_stale_after_a_write():
         assert it.full(base[:, 2]).tolist() == [3, 6]
 
 
+@on_ranks(2)
+def test_all_ranks_refuse_to_write_elements_that_share_memory():
+    """Also a rank whose piece is too small to show that they do."""
+    it.init({"dp": 2})
+    x = it.distribute(torch.ones(1), "S(0)")
+    wide = x.expand([3])
+    refuses(ValueError, "refers to a single memory location", lambda: wide.mul_(2))
+    wide[0:0] = x  # nothing is written
+    assert it.full(wide).tolist() == [1, 1, 1]
+
+
 if __name__ == "__main__":
     run(globals())
