@@ -167,6 +167,7 @@ def run_on_threads(run, fault=None):
         finally:
             world.close()
 
+    torch.set_num_threads(1)  # in a fork this makes torch its pool anew, which threads must not do at once
     threads = [threading.Thread(target=rank_of, args=(rank,)) for rank in range(ranks)]
     for thread in threads:
         thread.start()
