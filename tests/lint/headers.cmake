@@ -7,7 +7,7 @@ list(FILTER headers EXCLUDE REGEX "gloo_declarations|src/pch.h|src/tools/|src/te
 set(alone)
 foreach(header IN LISTS headers)
   file(READ ${PROJECT_SOURCE_DIR}/${header} text)
-  if(NOT INTARSIA_TORCH AND (header MATCHES "src/world|intarsia/intarsia.h" OR text MATCHES "(ATen|c10|torch)/|world.h"))
+  if(NOT INTARSIA_TORCH AND (header MATCHES "src/(world|rules|prove)/|intarsia/intarsia.h" OR text MATCHES "(ATen|c10|torch)/|world.h"))
     continue()
   endif()
   string(REGEX REPLACE "[/.]" "_" name ${header})
