@@ -13,6 +13,7 @@
 #include "intarsia/redistribute.h"
 #include "intarsia/tensor.h"
 #include "tensor/call/op_info.h"
+#include "tensor/core/arguments.h"
 #include "tensor/core/impl.h"
 #include "tensor/dispatch/dispatch.h"
 #include "tensor/move/state.h"
@@ -343,36 +344,19 @@ Case Case::parse(std::string_view text) {
 std::vector<at::Tensor> tensors_in(const Stack& stack) {
   Tensors out;
   for (const c10::IValue& v : stack) {
-    if (v.isTensor()) {
-      out.push_back(v.toTensor());
-    } else if (v.isTensorList() || v.isOptionalTensorList()) {
-      for (const c10::IValue& e : v.toListRef()) {
-        if (e.isTensor()) out.push_back(e.toTensor());
-      }
-    }
+    for_each_tensor(v, [&](const at::Tensor& t) { out.push_back(t); });
   }
   return out;
 }
 
 Stack with_tensors(const Stack& stack, const std::vector<at::Tensor>& tensors) {
-  Stack out;
   std::size_t next = 0;
+  const auto with = [&](const c10::IValue& v) {
+    return v.isTensor() ? c10::IValue(tensors[next++]) : v;
+  };
+  Stack out;
   for (const c10::IValue& v : stack) {
-    if (v.isTensor()) {
-      out.emplace_back(tensors[next++]);
-    } else if (v.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (std::size_t k = 0; k < v.toListRef().size(); ++k) list.push_back(tensors[next++]);
-      out.emplace_back(list);
-    } else if (v.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const c10::IValue& e : v.toListRef()) {
-        list.push_back(e.isTensor() ? std::optional(tensors[next++]) : std::nullopt);
-      }
-      out.emplace_back(list);
-    } else {
-      out.push_back(v);
-    }
+    out.push_back(is_tensor_list(v) ? replaced_list(v, with) : with(v));
   }
   return out;
 }

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "rules/op_traits.h"
 
 namespace intarsia::rules {
 namespace {
@@ -135,10 +136,7 @@ Shape shape_of(const std::vector<std::int64_t>& sizes) {
 }
 
 std::string base_name(const Question& q) {
-  const std::string& name = q.schema().name();
-  std::string base = name.substr(name.find("::") + 2);
-  if (base.back() == '_') base.pop_back();
-  return base;
+  return std::string(base_of(q.schema().name()));
 }
 
 bool is_backward(const Question& q) {

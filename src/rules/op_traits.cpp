@@ -84,7 +84,7 @@ constexpr auto kTable = std::to_array<Entry>({
     {"transpose", kReshapes},
     {"uniform", kRandomInPlace | kInitialises},
     {"unsqueeze", kReshapes},
-    {"zero", kElementwiseList | kInitialises},
+    {"zero", kElementwiseList | kOverwrites | kInitialises},
     {"zeros_like", kLike},
 });
 

@@ -248,7 +248,16 @@ def test_all_ranks_refuse_to_write_elements_that_share_memory():
     it.init({"dp": 2})
     x = it.distribute(torch.ones(1), "S(0)")
     wide = x.expand([3])
-    refuses(ValueError, "refers to a single memory location", lambda: wide.mul_(2))
+    writes = [
+        lambda: wide.mul_(2),
+        lambda: wide.index_put_((torch.tensor([0, 2]),), torch.ones(2), accumulate=True),
+        lambda: wide.masked_fill_(torch.tensor([True, False, True]), 2),
+        lambda: wide.normal_(),
+        lambda: torch._foreach_add_([wide], 1),
+        lambda: torch.add(x.expand(3).clone(), 1, out=wide),
+    ]
+    for write in writes:
+        refuses(ValueError, "refers to a single memory location", write)
     wide[0:0] = x  # nothing is written
     assert it.full(wide).tolist() == [1, 1, 1]
 

@@ -176,4 +176,12 @@ void Frame::refuse(std::string_view why, std::string_view way_out) const {
   fail<ValueError>(info.name, why, ": ", operands_text(), "; ", way_out, at);
 }
 
+void Frame::check_writes() const {
+  for (const Tensor& t : tensors) {
+    if (!t.written || t.impl == nullptr) continue;
+    const SpecData& spec = *t.impl->spec();
+    if (spec.numel > 0 && overlaps(spec)) refuse(kOverlaps, kOverlapsWayOut);
+  }
+}
+
 }  // namespace intarsia

@@ -53,6 +53,9 @@ class Frame {
   std::string operands_text() const;
   /// An error about this call: op, why, tensors, and the way out.
   [[noreturn]] void refuse(std::string_view why, std::string_view way_out) const;
+  /// ATen refuses most writes to elements that share memory, and calls the others deprecated. A
+  /// piece may be too small to show that, and all ranks must refuse alike: we refuse all of them.
+  void check_writes() const;
 
  private:
   void add_tensor(const at::Tensor* tensor, std::size_t argument);

@@ -32,11 +32,4 @@ Pieces in_order(Pieces pieces, const SpecData& spec) {
   return pieces;
 }
 
-Pieces apart_from(const Pieces& others, Pieces pieces) {
-  for (std::size_t m = 0; m < pieces.size() && m < others.size(); ++m) {
-    if (pieces[m].is_alias_of(others[m])) pieces[m] = pieces[m].clone();
-  }
-  return pieces;
-}
-
 }  // namespace intarsia

@@ -19,6 +19,12 @@ Pieces in_order(Pieces pieces, const SpecData& spec);
 
 /// Pieces that share no memory with those given, of the same ranks: what does is copied. Ranks may
 /// differ in that, as a slice shares memory and an empty piece does not, so no op is called.
-Pieces apart_from(const Pieces& others, Pieces pieces);
+template <class Tensors>
+Tensors apart_from(at::TensorList others, Tensors pieces) {
+  for (std::size_t m = 0; m < pieces.size() && m < others.size(); ++m) {
+    if (pieces[m].is_alias_of(others[m])) pieces[m] = pieces[m].clone();
+  }
+  return pieces;
+}
 
 }  // namespace intarsia

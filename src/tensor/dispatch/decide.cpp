@@ -260,18 +260,6 @@ bool is_simple(const Frame& f, const Decision& d, const std::vector<Coordinate>&
          !f.info.has_out;
 }
 
-/// ATen refuses some writes to elements that share memory. A piece may be too small to show that,
-/// and all ranks must refuse alike.
-void check_overlap(const Frame& f, const Decision& d) {
-  const std::string& name = f.info.base_name;
-  const bool refuses = f.info.op.hasTag(at::Tag::pointwise) || name == "copy" || name == "zero";
-  if (!f.info.in_place || !refuses) return;
-  for (std::size_t i = 0; i < d.in.size(); ++i) {
-    const bool written = f.tensors[i].written && f.tensors[i].impl != nullptr;
-    if (written && d.in[i]->numel > 0 && overlaps(*d.in[i])) f.refuse(kOverlaps, kOverlapsWayOut);
-  }
-}
-
 }  // namespace
 
 void plan_moves(const Frame& f, Decision& d) {
@@ -292,8 +280,8 @@ void plan_moves(const Frame& f, Decision& d) {
 
 Decision decide(const Frame& f) {
   Decision d;
+  f.check_writes();
   read_operands(f, d);
-  check_overlap(f, d);
   switch (f.info.family) {
     case Family::rule:
       decide_by_rule(f, d);

@@ -260,6 +260,12 @@ void keep_contiguity(const Frame& f, Decision& d) {
   };
 }
 
+bool looks_channels_last(const at::Tensor& t) {
+  const bool last = t.is_contiguous(at::MemoryFormat::ChannelsLast) ||
+                    t.is_contiguous(at::MemoryFormat::ChannelsLast3d);
+  return last && !t.is_contiguous();
+}
+
 /// A piece with fewer elements may look channels last where the full tensor does not. ATen's
 /// gradient of batch_norm then reads what is contiguous in the wrong order.
 void keep_memory_format(const Frame& f, Decision& d) {
@@ -272,7 +278,10 @@ void keep_memory_format(const Frame& f, Decision& d) {
   }
   if (others.empty()) return;
   d.local.call = [op = f.info.op, others](std::size_t, torch::jit::Stack& stack) {
-    for (const std::size_t i : others) stack[i] = stack[i].toTensor().contiguous();
+    for (const std::size_t i : others) {
+      const at::Tensor& piece = stack[i].toTensor();
+      if (looks_channels_last(piece)) stack[i] = piece.contiguous();
+    }
     op.callBoxed(&stack);
   };
 }

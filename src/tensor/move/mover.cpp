@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "tensor/core/neutral.h"
+#include "tensor/core/pieces.h"
 #include "tensor/move/exchange.h"
 #include "world/collectives/flat.h"
 #include "world/collectives/pending.h"
@@ -183,14 +184,6 @@ std::vector<Tensors> exchanged(BufferPool& pool, std::vector<Moving> moving, con
   };
   start_exchange(pool, std::move(moving), keep, asker).wait();
   return made;
-}
-
-/// Of pieces that may be written to later: what is the source itself still, copied.
-Tensors apart_from(const Tensors& source, Tensors pieces) {
-  for (std::size_t m = 0; m < pieces.size(); ++m) {
-    if (pieces[m].is_alias_of(source[m])) pieces[m] = pieces[m].clone();
-  }
-  return pieces;
 }
 
 /// Whether the pieces given to a step are read after it was started: where it sends what it was

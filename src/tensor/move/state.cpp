@@ -5,7 +5,6 @@
 namespace intarsia {
 
 TensorState::TensorState(World& world) : world_(world) {}
-TensorState::~TensorState() = default;
 
 TensorState& TensorState::of(World& world) {
   return static_cast<TensorState&>(

@@ -23,7 +23,6 @@ using PlanPointer = std::shared_ptr<const Plan>;
 class TensorState final : public World::Extension {
  public:
   explicit TensorState(World& world);
-  ~TensorState() override;
   /// The state of a world, made on first use.
   static TensorState& of(World& world);
 

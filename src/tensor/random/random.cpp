@@ -252,6 +252,7 @@ void run_random(Frame& f) {
   if (f.info.has_out) {
     f.refuse("a random op with out= is not built", "use the op that returns a new tensor");
   }
+  f.check_writes();
   if (f.info.in_place) {
     run_in_place(f);
   } else {
