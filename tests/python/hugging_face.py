@@ -309,12 +309,11 @@ def main():
     equal = cases = 0
     worst = 0.0
     for way in ways:
-        if chosen.processes:
+        fitting = [name for name in names if fits(name, way, chosen.processes)]
+        if chosen.processes and fitting:
             it.close()
             it.init(WAYS[way].mesh)
-        for name in names:
-            if not fits(name, way, chosen.processes):
-                continue
+        for name in fitting:
             with contextlib.nullcontext() if chosen.processes else it.lockstep(WAYS[way].mesh):
                 for checkpointing in (False, True) if way in ("dp", "fully_shard") and not chosen.quick else (False,):
                     cases += 1
