@@ -71,22 +71,22 @@ class Theirs:
             order = (ShardOrderEntry(int(dim), tuple("ab".index(name) for name in names.split(">"))),)
         return mesh, placements, order or None
 
-    def put(self, whole, layout):
+    def put(self, full, layout):
         mesh, placements, order = self.layout(layout)
         if order is None:
-            return distribute_tensor(whole, mesh, placements, src_data_rank=None)
-        piece = whole
+            return distribute_tensor(full, mesh, placements, src_data_rank=None)
+        piece = full
         for axis in order[0].mesh_dims:
             piece = nth_chunk(piece, mesh.size(axis), mesh.get_local_rank(axis))
-        meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+        meta = TensorMeta(full.shape, full.stride(), full.dtype)
         spec = DTensorSpec(mesh, tuple(placements), tensor_meta=meta, shard_order=order)
         return DTensor(piece.clone(), spec, requires_grad=False)
 
-    def whole(self, tensor):
+    def replicated(self, tensor):
         return self.put(tensor, ",".join("R" for _ in self.mesh))
 
-    def put_b_first(self, whole):
-        return self.put(whole, f"SS(0,{self.mesh[1]}),S(0)")
+    def put_b_first(self, full):
+        return self.put(full, f"SS(0,{self.mesh[1]}),S(0)")
 
     def parts(self, pieces, layout, shape=None):
         mesh, placements, _ = self.layout(layout)
@@ -107,11 +107,11 @@ class Theirs:
     def held(self, tensor):
         return torch.cat(gathered(tensor.to_local()))
 
-    def by_hand(self, tensor, piecewise, layout, whole, grad=None):
+    def by_hand(self, tensor, piecewise, layout, on_one_rank, grad=None):
         piece = piecewise(tensor.to_local(grad_placements=grad and self.layout(grad)[1]), dist.get_rank())
         return DTensor.from_local(piece, self.device_mesh, self.layout(layout)[1], run_check=False)
 
-    def region(self, body, inputs, in_, out, whole, grads=(), shapes=()):
+    def region(self, body, inputs, in_, out, on_one_rank, grads=(), shapes=()):
         placements = tuple(self.layout(text)[1] for text in in_)
         of_grads = tuple(self.layout(g)[1] if g else placements[i] for i, g in enumerate(grads)) or None
         options = {"in_placements": placements, "in_grad_placements": of_grads, "device_mesh": self.device_mesh}
@@ -145,8 +145,8 @@ class Theirs:
     def on_first_two(self, program):
         mesh = DeviceMesh("cpu", [0, 1])
         if dist.get_rank() > 1:
-            return program(lambda whole, _: whole)
-        return program(lambda whole, layout: distribute_tensor(whole, mesh, self.layout(layout)[1], src_data_rank=None))
+            return program(lambda full, _: full)
+        return program(lambda full, layout: distribute_tensor(full, mesh, self.layout(layout)[1], src_data_rank=None))
 
     def flatten_mesh(self):
         self.device_mesh = init_device_mesh("cpu", self.mesh, mesh_dim_names=("a", "b"))

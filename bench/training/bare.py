@@ -242,7 +242,7 @@ class Leave(torch.autograd.Function):
         return gradient
 
 
-class CutEmbedding(nn.Embedding):
+class ShardedEmbedding(nn.Embedding):
     """A part of the rows; tokens of others add nothing."""
 
     def forward(self, tokens):
@@ -283,7 +283,7 @@ def cut_loss(logits, targets):
     return CutLoss.apply(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
 
 
-def cut_dim(name):
+def split_dim(name):
     """Which dimension of a parameter is cut, None where none is."""
     last = name.split(".")[-2]
     if last in ("wq", "wk", "wv", "w1", "w3", "embed", "head"):

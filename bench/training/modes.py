@@ -279,15 +279,15 @@ def bare_fsdp_flat(form):
 def bare_tp(form):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
-    model, data = Llama(ranks, bare.Enter.apply, bare.Leave.apply, bare.CutEmbedding), batches(DATA)
+    model, data = Llama(ranks, bare.Enter.apply, bare.Leave.apply, bare.ShardedEmbedding), batches(DATA)
     given = dict(llama().named_parameters())
     for name, p in model.named_parameters():
-        dim = bare.cut_dim(name)
+        dim = bare.split_dim(name)
         p.data.copy_(given[name] if dim is None else given[name].chunk(ranks, dim)[rank])
     parameters = dict(model.named_parameters())
 
     def whole(name):
-        p, dim = parameters[name].detach(), bare.cut_dim(name)
+        p, dim = parameters[name].detach(), bare.split_dim(name)
         if dim is None:
             return p
         parts = [torch.empty_like(p) for _ in range(ranks)]

@@ -1,4 +1,4 @@
-// Data parallel training in plain libtorch: each process has the whole model and a part of the
+// Data parallel training in plain libtorch: each process has the full model and a part of the
 // data.
 #include <torch/torch.h>
 
@@ -23,8 +23,7 @@ int main() {
     const auto world = intarsia::World::connect();
     const intarsia::Mesh mesh({{"dp", world->size()}});
 
-    // Points in a square, to be told apart by whether they lie in a circle. Each rank makes its
-    // own.
+    // Points in a square, in two classes: inside of a circle, or outside. Each rank makes its own.
     torch::manual_seed(world->rank());
     const auto points = torch::rand({512, 2}) * 2 - 1;
     const auto classes = (points.norm(2, 1) < 0.8).to(torch::kLong);

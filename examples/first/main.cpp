@@ -1,4 +1,4 @@
-// A product of two tensors that are cut over all ranks, its gradient, and what was sent for it.
+// A product of two tensors that are sharded over all ranks, its gradient, and what was sent.
 #include <intarsia/intarsia.h>
 
 #include <ATen/ATen.h>
@@ -11,7 +11,7 @@ int main() {
     // Meets the other processes as torchrun, mpirun, srun or the environment says, or is alone.
     const auto world = intarsia::World::connect();
 
-    // One axis `x` over all ranks, and two layouts: it cuts rows, or columns, evenly or not.
+    // One axis `x` over all ranks, and two layouts: it shards rows, or columns, evenly or not.
     const intarsia::Mesh mesh({{"x", world->size()}});
     const auto rows = intarsia::Layout::parse("S(0)", mesh);
     const auto columns = intarsia::Layout::parse("S(1)", mesh);
@@ -21,16 +21,17 @@ int main() {
     at::Tensor b = intarsia::ones({10, 4}, rows, *world);
     b.requires_grad_();
 
-    // ATen's own product. Each rank multiplies what it has: one term of the result, P(sum).
+    // ATen's own product. Each rank multiplies what it has. That is a partial value of the result:
+    // P(sum).
     const at::Tensor product = a.mm(b);
-    // Adds the terms up, and leaves each rank its rows of the sum.
+    // Adds the partial values up, and leaves each rank its rows of the sum.
     const at::Tensor result = intarsia::redistribute(product, rows);
-    result.square().sum().backward();  // the gradient of `b` lies as `b` does
+    result.square().sum().backward();  // the gradient of `b` is laid out as `b`
 
-    const at::Tensor whole = intarsia::full(result.detach());  // a plain tensor, on every rank
+    const at::Tensor full = intarsia::full(result.detach());  // a plain tensor, on every rank
     std::cout << "rank " + std::to_string(world->rank()) + " of " + std::to_string(world->size()) +
                      ": " + intarsia::describe(product) + ", then " + intarsia::describe(result) +
-                     "; sum " + std::to_string(whole.sum().item<std::int64_t>()) + "; gradient " +
+                     "; sum " + std::to_string(full.sum().item<std::int64_t>()) + "; gradient " +
                      intarsia::describe(b.grad()) + "\n";
     if (world->rank() == 0) std::cout << intarsia::bill(*world).to_string();
     return 0;

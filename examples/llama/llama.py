@@ -4,7 +4,7 @@
     python llama.py --steps 20
     ./launch -n 4 -- python llama.py --mode fsdp+tp --mesh "[dp=2,tp=2]" --steps 20
 
-Nothing in the model knows of distribution. `make_model` says how parameters lie, `main` how the batch does.
+Nothing in the model knows of distribution. `make_model` lays out the parameters, `place_batch` the batch.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def text(length: int, random: torch.Generator) -> bytes:
 
 
 def batch_of(step: int, rows: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The whole batch of a step: tokens, and the token that follows each. The same on every rank."""
+    """The global batch of a step: tokens, and the token that follows each. The same on every rank."""
     random = torch.Generator().manual_seed(seed * 1_000_003 + step)
     lines = [list(text(length + 1, random)) for _ in range(rows)]
     tokens = torch.tensor(lines)
@@ -229,15 +229,15 @@ def make_model(
             for table in (part._parameters, part._buffers):
                 for name, value in table.items():
                     if value is not None:
-                        whole = intarsia.full(value.detach())
-                        table[name] = nn.Parameter(whole) if table is part._parameters else whole
+                        full = intarsia.full(value.detach())
+                        table[name] = nn.Parameter(full) if table is part._parameters else full
     if mode == "ddp":
         intarsia.replicate(model, mesh=mesh, axis="dp")
     return model
 
 
 def place_batch(batch: tuple[Tensor, Tensor], mode: str, mesh: intarsia.Mesh) -> list[Tensor]:
-    """Rows are cut over every axis but tp. A plain module gets the rows of its rank."""
+    """Rows are sharded by every axis but tp. A plain module gets the rows of its rank."""
     if mode == "plain":
         return list(batch)
     if mode == "ddp":
@@ -250,17 +250,17 @@ def place_batch(batch: tuple[Tensor, Tensor], mode: str, mesh: intarsia.Mesh) ->
 # ---- the program ---------------------------------------------------------------------------------
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_value(tensor: Tensor) -> Tensor:
     return intarsia.full(tensor.detach()) if intarsia.has_layout(tensor) else tensor.detach()
 
 
 def dump(model: nn.Module, path: str, write: bool) -> None:
-    """All parameters and gradients, whole. COLLECTIVE: all ranks."""
+    """All parameters and gradients, as full tensors. COLLECTIVE: all ranks."""
     state = {}
     for name, p in model.named_parameters():
-        state[name] = whole(p).clone()
+        state[name] = full_value(p).clone()
         if p.grad is not None:
-            state[name + ".grad"] = whole(p.grad).clone()
+            state[name + ".grad"] = full_value(p.grad).clone()
     if write:
         torch.save(state, path)
 
@@ -283,7 +283,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--mode", choices=MODES, default="dp")
     parser.add_argument("--mesh", help='such as "[dp=2,tp=2]"; by default one that fits mode and ranks')
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=8, help="rows of the whole batch")
+    parser.add_argument("--batch", type=int, default=8, help="rows of the global batch")
     parser.add_argument("--seq", type=int, default=64, help="positions of each row")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=1e-3)
@@ -291,7 +291,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--attention", choices=KERNELS, default="sdpa")
     parser.add_argument("--chunks", type=int, default=1,
-                        help="in which sequences travel beside linear layers, in mode tp+sp; 0: as the topology makes best")  # fmt: skip
+                        help="in which sequences are sent while linear layers compute, in mode tp+sp; 0: what is fastest")  # fmt: skip
     parser.add_argument("--key-value-heads", type=int, help="instead of the configuration's")
     parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
     parser.add_argument("--dump", metavar="FILE", help="parameters and gradients after the last step")
@@ -323,7 +323,7 @@ def train(a: argparse.Namespace, world: intarsia.World, mesh: intarsia.Mesh) -> 
         loss.backward()
         bill = bill_text(world)
         optimizer.step()
-        value = whole(loss).item()
+        value = full_value(loss).item()
         if speaks:
             speed = a.batch * a.seq / (time.monotonic() - began)
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -3,7 +3,7 @@
 //   llama --steps 20
 //   ./launch -n 4 -- build/llama --mode fsdp+tp --mesh "[dp=2,tp=2]" --steps 20
 //
-// The model is in model.h. `make_model` says how its parameters lie, `place` how the batch does.
+// The model is in model.h. `make_model` lays out its parameters, `place` the batch.
 #include <intarsia/communication.h>
 #include <intarsia/fully_shard.h>
 #include <intarsia/lockstep.h>
@@ -105,7 +105,7 @@ Trained make_model(World& world, const Mesh& mesh, Config config, const Options&
   return {.model = model, .replica = intarsia::replicate(*model, world, mesh, "dp")};
 }
 
-/// Rows are cut over every axis but tp. A plain module gets the rows of its rank.
+/// Rows are sharded by every axis but tp. A plain module gets the rows of its rank.
 at::Tensor place(const at::Tensor& rows, const Mesh& mesh, World& world, const Options& o) {
   if (o.mode == "plain") return rows;
   if (o.mode == "ddp") {
@@ -120,16 +120,16 @@ at::Tensor place(const at::Tensor& rows, const Mesh& mesh, World& world, const O
 
 // ---- the program --------------------------------------------------------------------------------
 
-at::Tensor whole(const at::Tensor& t) {
+at::Tensor full_value(const at::Tensor& t) {
   return intarsia::has_layout(t) ? intarsia::full(t.detach()) : t.detach();
 }
 
-/// All parameters and gradients, whole, as pairs for Python: `dict(torch.load(path))`.
+/// All parameters and gradients, as full tensors, in pairs for Python: `dict(torch.load(path))`.
 /// COLLECTIVE: all ranks.
 void dump(const Llama& model, const std::string& path, bool write) {
   std::vector<c10::IValue> state;
   const auto add = [&](const std::string& name, const at::Tensor& t) {
-    state.emplace_back(c10::ivalue::Tuple::create({name, whole(t).clone()}));
+    state.emplace_back(c10::ivalue::Tuple::create({name, full_value(t).clone()}));
   };
   for (const auto& item : model->named_parameters()) {
     add(item.key(), item.value());
@@ -200,7 +200,7 @@ void train(World& world, const Mesh& mesh, const Options& o) {
     loss.backward();
     sent = bill_text(world);
     optimizer.step();
-    const double value = whole(loss).item<double>();
+    const double value = full_value(loss).item<double>();
     if (!speaks) continue;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
     std::printf("step %ld/%ld  loss %.4f  %.0f tokens/s  %.0f MiB\n", static_cast<long>(step + 1),
@@ -237,7 +237,7 @@ int main(int count, char** arguments) {
       ->check(CLI::IsMember({"plain", "ddp", "dp", "fsdp", "hsdp", "tp", "tp+sp", "fsdp+tp"}));
   app.add_option("--mesh", o.mesh, "such as \"[dp=2,tp=2]\"; by default one for mode and ranks");
   app.add_option("--steps", o.steps);
-  app.add_option("--batch", o.batch, "rows of the whole batch");
+  app.add_option("--batch", o.batch, "rows of the global batch");
   app.add_option("--seq", o.seq, "positions of each row");
   app.add_option("--seed", o.seed);
   app.add_option("--lr", o.lr);
@@ -246,8 +246,8 @@ int main(int count, char** arguments) {
   app.add_option("--attention", o.attention)->check(CLI::IsMember({"sdpa", "math"}));
   app.add_option(
       "--chunks", o.chunks,
-      "in which sequences travel beside linear layers, in mode tp+sp; 0: as the topology "
-      "makes best");
+      "in which sequences are sent while linear layers compute, in mode tp+sp; 0: what is "
+      "fastest");
   app.add_option("--key-value-heads", o.key_value_heads, "instead of the configuration's");
   app.add_option("--dtype", o.dtype)->check(CLI::IsMember({"float32", "float64", "bfloat16"}));
   app.add_option("--dump", o.dump, "FILE for parameters and gradients after the last step");

@@ -1,6 +1,6 @@
 // A Llama in plain torch::nn: one model code for every mesh.
 //
-// Nothing in here knows how parameters lie. A plan of tensor parallelism may say how tensors lie
+// Nothing in here knows the layouts of parameters. A plan of tensor parallelism may place tensors
 // between modules; without one, or on plain tensors, `placed_input` and `placed_output` do nothing.
 #pragma once
 

@@ -12,7 +12,7 @@ struct Batch {
   at::Tensor targets;  ///< the byte that follows each
 };
 
-/// The whole batch of a step. The same on every rank.
+/// The global batch of a step. The same on every rank.
 Batch make_batch(std::int64_t step, std::int64_t rows, std::int64_t length, std::uint64_t seed);
 
 }  // namespace llama

@@ -28,9 +28,9 @@ struct Range {
 using Box = FixedVector<Range, kMaxDims>;
 
 /// The global index ranges that one rank holds: for each dimension the runs of indices, in the
-/// order in which they lie in the local piece (which is ascending). The boxes are all combinations
-/// of one run per dimension. A dimension that is not cut into blocks has one run; one of which the
-/// rank holds nothing has none.
+/// order in which the local piece has them (which is ascending). The boxes are all combinations of
+/// one run per dimension. A dimension that is not sharded in blocks has one run; a dimension of
+/// which the rank holds nothing has none.
 class Boxes {
  public:
   std::size_t dims() const { return sizes_.size(); }
@@ -62,15 +62,15 @@ class Boxes {
 };
 
 /// What the rank at `at` holds of a tensor with this shape.
-/// REQUIRES: the layout cuts no dimension beyond the shape; `at` is a coordinate of its mesh.
+/// REQUIRES: the layout shards no dimension beyond the shape; `at` is a coordinate of its mesh.
 Boxes boxes(const Layout& layout, std::span<const std::int64_t> shape, const Coordinate& at);
 
 /// The sizes of the piece at `at`, without listing its boxes. Allocates nothing.
 Shape local_shape(const Layout& layout, std::span<const std::int64_t> shape, const Coordinate& at);
 
-/// How long the pieces of the ranks are along `dim`, for the ranks that differ from the one at `at`
-/// only along `axes`, the first of which varies slowest: what collectives over World::along(mesh,
-/// axes) ask for.
+/// How long pieces are along `dim`: those of the ranks that differ from the one at `at` only along
+/// `axes`, of which the first varies slowest. Collectives over World::along(mesh, axes) take such
+/// lengths.
 std::vector<std::int64_t> lengths_along(const Layout& layout, std::span<const std::int64_t> shape,
                                         int dim, std::span<const std::string> axes,
                                         const Coordinate& at);
@@ -81,8 +81,8 @@ std::vector<std::int64_t> lengths_along(const Layout& layout, std::span<const st
 /// Refuses negative sizes and more than 2^56 elements, with a message that begins with `[where]`.
 void check_shape(std::string_view where, std::span<const std::int64_t> shape);
 
-/// Refuses a layout that cuts a dimension which `dims` dimensions do not have, with a message that
-/// begins with `[where]`.
+/// Refuses a layout that shards a dimension which a tensor of `dims` dimensions does not have, with
+/// a message that begins with `[where]`.
 void check_dims(std::string_view where, const Layout& layout, std::size_t dims);
 
 }  // namespace intarsia

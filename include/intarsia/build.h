@@ -5,8 +5,8 @@
 //
 // A torch::nn module makes its tensors in its constructor, and nothing can replace them later. So
 // while `make` runs, the tensors it makes are distributed ones without memory, and what initialises
-// them is written down. Then each is laid out by its name, and made on every rank as its piece: the
-// whole of a parameter never exists. Initial values are the same in every layout, for the same
+// them is recorded. Then each is laid out by its name, and every rank makes its piece: the full
+// tensor of a parameter never exists. Initial values are the same in every layout, for the same
 // seed: call torch::manual_seed first, with the same number on all ranks.
 #pragma once
 
@@ -22,7 +22,7 @@
 namespace intarsia {
 
 /// Names of parameters and buffers, with `*` for any part of a name, and placements as text. The
-/// first pattern that fits decides; what none fits is replicated.
+/// first pattern that fits a name decides; a name that no pattern fits is replicated.
 using LayoutPatterns = std::vector<std::pair<std::string, std::string>>;
 
 /// Parameters or buffers of a module, by name.
@@ -53,14 +53,11 @@ NamedTensors tensors_of(Made& made) {
   return named_tensors(module.named_buffers(), named_tensors(module.named_parameters()));
 }
 
-/// Whether a name fits a pattern.
-bool matches(std::string_view name, std::string_view pattern);
-
 /// The scope in which tensors are born distributed. `build` is the convenient form.
 ///
-/// What is read before the end of the scope, other than by ops that only initialise a tensor
-/// (fill_, zero_, uniform_, normal_ and their like, mul_ and add_ by a number), is made at once,
-/// and replicated. THREADS: belongs to the thread that made it; scopes do not nest.
+/// A tensor that is read before the end of the scope, other than by ops that only initialise a
+/// tensor (fill_, zero_, uniform_, normal_ and their like, mul_ and add_ by a number), is made at
+/// once, and replicated. THREADS: belongs to the thread that made it; scopes do not nest.
 class BuildScope {
  public:
   BuildScope(World& world, const Mesh& mesh);

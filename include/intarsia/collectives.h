@@ -11,8 +11,8 @@
 //
 // Any dtype may be moved. Reductions that a backend lacks or does badly (bool, products of complex
 // numbers, half precision on Gloo, 16-bit integers, min and max of floats, norms) are done by
-// exchanging terms and combining them in the order of ranks; an all_reduce of that kind waits for
-// its first half before it returns. Those that make no sense for a dtype are refused.
+// exchanging partial values and combining them in the order of ranks; an all_reduce of that kind
+// waits for its first half before it returns. Those that make no sense for a dtype are refused.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,8 +31,8 @@
 namespace intarsia {
 
 /// The result of a collective that may still be under way. It owns the buffers until it has been
-/// waited for. When it is dropped before, its destructor waits; while an exception passes by it
-/// does not, and leaves the buffers to the group.
+/// waited for. If it is dropped before, its destructor waits. While an exception passes by, the
+/// destructor does not wait, and leaves the buffers to the group.
 class Pending {
  public:
   /// The results, one per member. Blocks until they are there; later calls return them again.
@@ -66,22 +66,23 @@ Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
                    std::span<const std::int64_t> lengths = {}, const Call& call = {},
                    Where where = Where::current());
 
-/// The reduction of all ranks' terms, on every rank. `how` is a partial placement, such as P(sum).
-Pending all_reduce(const Comm& comm, at::TensorList terms, const Placement& how,
+/// The reduction of all ranks' partial values, on every rank. `how` is a partial placement, such as
+/// P(sum).
+Pending all_reduce(const Comm& comm, at::TensorList partials, const Placement& how,
                    const Call& call = {}, Where where = Where::current());
 
-/// The reduction of all ranks' terms, of which each rank gets the part along `dim` that `lengths`
-/// gives it; when left out, equal parts.
-Pending reduce_scatter(const Comm& comm, at::TensorList terms, std::int64_t dim,
+/// The reduction of all ranks' partial values, of which each rank gets the part along `dim` that
+/// `lengths` gives it; when left out, equal parts.
+Pending reduce_scatter(const Comm& comm, at::TensorList partials, std::int64_t dim,
                        const Placement& how, std::span<const std::int64_t> lengths = {},
                        const Call& call = {}, Where where = Where::current());
 
-/// Cuts each piece along `cut_dim` into parts of `cut_lengths`, one for each rank, and joins what
-/// arrives along `join_dim`, where the part from rank i is `join_lengths[i]` long. Lengths left
-/// out: equal parts, which must then divide evenly. Where the two are one dimension, ranks may cut
-/// by different lengths.
-Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t cut_dim,
-                   std::int64_t join_dim, std::span<const std::int64_t> cut_lengths = {},
+/// Splits each piece along `split_dim` into parts of `split_lengths`, one for each rank, and joins
+/// what arrives along `join_dim`, where the part from rank i is `join_lengths[i]` long. Lengths
+/// left out: equal parts, which must then divide evenly. Where the two are one dimension, ranks may
+/// split by different lengths.
+Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t split_dim,
+                   std::int64_t join_dim, std::span<const std::int64_t> split_lengths = {},
                    std::span<const std::int64_t> join_lengths = {}, const Call& call = {},
                    Where where = Where::current());
 

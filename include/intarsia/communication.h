@@ -14,7 +14,7 @@ namespace intarsia {
 enum class Communication : std::uint8_t {
   automatic,      ///< it is moved, and the move enters the bill
   warn,           ///< the same, with a warning through c10's logging
-  explicit_only,  ///< it is an error, in forward and in backward; `redistribute` says so in code
+  explicit_only,  ///< an error, in forward and in backward: code must `redistribute` itself
 };
 
 /// The mode of a world. Also holds in backward, whichever thread runs it.
@@ -56,7 +56,7 @@ struct BillEntry {
   std::string transition;   ///< `S->R`, `P->S`, ...
   bool implicit = true;     ///< false where the code asked for it by name
   bool backward = false;
-  bool fallback = false;  ///< the op has no rule, so it ran on whole tensors
+  bool fallback = false;  ///< the op has no rule, so it ran on full tensors
   std::uint64_t count = 0;
   std::uint64_t bytes = 0;  ///< handed over by this rank
 };
@@ -76,7 +76,7 @@ struct Bill {
 Bill bill(const World& world);
 void clear_bill(World& world);
 
-/// Counts what is sent from its making on:
+/// Counts what is sent after it was made:
 ///
 ///     const Budget budget(*world);
 ///     const float sum = batch.sum().item<float>();
@@ -86,7 +86,7 @@ class Budget {
   explicit Budget(World& world);
   /// What was sent so far, as `Bill::transitions` says it.
   std::string spent() const;
-  /// ValueError when that is not `transitions`; "" means nothing.
+  /// ValueError when that is not `transitions`; "" means that nothing was sent.
   void expect(std::string_view transitions) const;
 
  private:
@@ -98,7 +98,7 @@ class Budget {
 enum class PlainTensors : std::uint8_t {
   recorded,  ///< a hash of their values is kept; check_plain_tensors compares it between ranks
   checked,   ///< compared at once: one small all-gather for each
-  refused,   ///< an error, but for single numbers and zeros that autograd fills in
+  refused,   ///< an error, except for single numbers and zeros that autograd fills in
 };
 PlainTensors plain_tensors(const World& world);
 void set_plain_tensors(World& world, PlainTensors mode);
@@ -118,8 +118,8 @@ struct CacheCounters {
 };
 CacheCounters cache_counters(const World& world);
 void clear_cache(World& world);
-/// Clears it. Small limits are rounded up to one entry for each of its eight parts.
-/// REQUIRES: at least 1.
+/// Sets how many decisions are kept, and clears the cache. Small limits are rounded up to one entry
+/// for each of its eight parts. REQUIRES: at least 1.
 void set_cache_limit(World& world, std::size_t entries);
 
 }  // namespace intarsia

@@ -7,24 +7,23 @@
 //     net->forward(batch).square().mean().backward();  // as on one device
 //     optimizer.step();
 //
-// A sharded parameter has two layouts. It is stored cut over the shard axes: that is what the
+// A sharded parameter has two layouts. It is stored sharded over the shard axes: that is what the
 // optimizer, checkpoints and everything else that looks after parameters sees, and what autograd
 // saves. An op that uses it together with something else, such as an activation, gets it in the
-// layout of use: as it was before, for example cut by tensor parallelism, and whole along the shard
-// axes.
+// layout of use: as it was before, for example sharded by tensor parallelism, and not sharded over
+// the shard axes.
 //
 // Parameters come in groups, normally one for each block of the model. A group is gathered by one
-// collective when one of its parameters is first used, the next group of the recorded order is
-// gathered meanwhile, and a group is dropped when the next is used: at most two are there at any
+// collective when one of its parameters is first used. Meanwhile the next group of the recorded
+// order is gathered. A group is dropped when the next is used, so that at most two are there at any
 // time. Gradients of a group are reduced and scattered by one collective, while backward goes on.
 // `param.grad` is set when backward ends.
 //
-// Ranks may differ in what they use: every rank gathers all groups, in the order that all agreed
-// upon after the first step, and a parameter that a rank did not use counts as zeros. A gradient
-// that no rank has stays undefined.
+// Ranks may differ in what they use. Every rank gathers all groups, in the order that all agreed
+// upon after the first step, and the gradient of a parameter that a rank did not use counts as
+// zeros. A gradient that no rank has stays undefined.
 //
-// Not run on GPUs: what is computed on one stream while another one communicates is left to c10d's
-// wait().
+// Not run on GPUs. The order of computing and communicating streams is left to c10d's wait() there.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -51,28 +50,30 @@ class Module;
 namespace intarsia {
 
 struct FullyShardOptions {
-  /// The axes over which parameters are cut; several count as one, the first varies slowest.
+  /// The axes over which parameters are sharded; several count as one, of which the first varies
+  /// slowest.
   std::vector<std::string> shard = {};
-  /// Axes over which whole sets of pieces are replicated: gradients are summed over them too
-  /// (hybrid sharding).
+  /// Axes over which the pieces are replicated (hybrid sharding): gradients are summed over them
+  /// too.
   std::vector<std::string> replicate = {};
-  /// The dimension to cut, by pattern of names; the first that fits counts, else dimension 0.
+  /// The dimension to shard, by pattern of names; the first that fits counts. Dimension 0 where
+  /// none fits.
   std::vector<std::pair<std::string, int>> dims = {};
   /// The dtype in which parameters are gathered and used. Unset: as they are stored.
   std::optional<at::ScalarType> param_dtype = std::nullopt;
   /// The dtype in which gradients are reduced. Unset: as they are stored.
   std::optional<at::ScalarType> reduce_dtype = std::nullopt;
-  /// Keeps what was gathered in forward until its backward is done: half the gathers, all the
-  /// memory.
+  /// Keeps what was gathered in forward until its backward is done: half as many gathers, and the
+  /// memory of all parameters.
   bool keep_after_forward = false;
   /// Gathers the next group while one is used.
   bool prefetch = true;
-  /// Stores pieces and gradients in the memory of the CPU, where the world's device is another one.
+  /// Stores pieces and gradients in the memory of the CPU, if the world's device is another one.
   bool offload = false;
 };
 
-/// A parameter, by name. `use`: the layout in which it is used, if it is stored cut already; else
-/// it is used as it lies now.
+/// A parameter, by name. `use`: the layout in which it is used, if it is stored sharded already.
+/// Unset: it is used in the layout that it has now.
 struct ShardedParameter {
   std::string name;
   at::Tensor tensor;
@@ -92,19 +93,20 @@ struct GroupReport {
   std::uint64_t reductions = 0;
   std::uint64_t gather_bytes = 0;  ///< of one gather: what this rank then has
   std::uint64_t reduce_bytes = 0;  ///< of one reduction: what this rank hands over
-  /// How long code waited for gathers of the first step, which are made when the group is used, and
-  /// in the average later, when they are made ahead. In seconds per step.
+  /// How long code waited for gathers, in seconds per step: in the first step, where a group is
+  /// gathered when it is used, and on average in later ones, where it is gathered ahead.
   double exposed_at_first = 0;
   double exposed = 0;
 };
 
 /// Parameters under fully_shard. Keep the handle as long as they are trained: it reduces gradients
-/// in groups while backward goes on. Without it each is reduced by itself, when it comes.
+/// in groups while backward goes on. Without it each gradient is reduced by itself, when it comes.
 class FullyShard {
  public:
   virtual ~FullyShard() = default;
 
-  /// Gradients are kept where they are, unreduced, until the next backward outside the scope.
+  /// A scope in which gradients stay where they are, not reduced, until the next backward outside
+  /// of it.
   class NoSync {
    public:
     explicit NoSync(FullyShard& sharded);
@@ -123,12 +125,12 @@ class FullyShard {
   /// Drops what is gathered: after an evaluation, for example.
   virtual void release() = 0;
 
-  /// Groups that are gathered, or on their way, now; and the most there ever were.
+  /// How many groups are gathered, or on their way, now; and the most there ever were.
   virtual std::size_t gathered() const = 0;
   virtual std::size_t most_gathered() const = 0;
 
   virtual std::vector<GroupReport> groups() const = 0;
-  /// The groups, what was moved ahead of its use, and what that spared, as a table.
+  /// A table of the groups, of what was moved ahead of its use, and of what that saved.
   std::string report() const;
 
  private:
@@ -136,21 +138,21 @@ class FullyShard {
   virtual bool set_sync(bool on) = 0;
 };
 
-/// Shards parameters in place. REQUIRES: they are distributed, on one mesh of one world, and cut
-/// over none of the shard axes, unless `use` says how they are used; the process of each rank names
-/// the same groups. A parameter that comes several times (tied weights) belongs to the first group.
+/// Shards parameters in place. REQUIRES: they are distributed, on one mesh of one world, and
+/// sharded over none of the shard axes, unless `use` says how they are used; all ranks name the
+/// same groups. A parameter that comes several times (tied weights) belongs to the first group.
 /// Where it throws, nothing was changed. Communicates nothing.
 std::shared_ptr<FullyShard> fully_shard(std::vector<ParameterGroup> groups,
                                         const FullyShardOptions& options);
 
-/// Throws what fully_shard would throw, and changes nothing. Parameters that are plain yet, of
-/// which `use` says the layout, are taken to be laid out so.
+/// Throws what fully_shard would throw, and changes nothing. A parameter that is still plain is
+/// taken to be laid out as `use` says.
 void check_fully_shard(const std::vector<ParameterGroup>& groups, const FullyShardOptions& options);
 
-/// The groups of a module: `blocks` are patterns of names of modules, in which `*` stands for part
-/// of one name, such as `layers.*`; each module that fits is a group. Without any, the elements of
-/// the outermost ModuleLists and Sequentials are. What is left, in the order of parameters, makes
-/// groups of neighbours: what comes before the blocks, between and after them.
+/// The groups of a module. `blocks`: patterns of names of modules, in which `*` stands for part of
+/// one name, such as `layers.*`; each module that fits is a group. Without patterns, each element
+/// of the outermost ModuleLists and Sequentials is a group. The parameters that are left make
+/// groups of neighbours, in their order: those before the blocks, between and after them.
 std::vector<ParameterGroup> parameter_groups(const torch::nn::Module& module,
                                              const std::vector<std::string>& blocks = {});
 
@@ -158,13 +160,14 @@ std::vector<ParameterGroup> parameter_groups(const torch::nn::Module& module,
 std::vector<ParameterGroup> parameter_groups(const NamedTensors& parameters,
                                              const std::vector<std::string>& modules);
 
-/// A layout with shard axes cut as fully_shard does: dimension `dim` after all other cuts of it. A
-/// tensor without dimensions stays as it is.
+/// The layout in which fully_shard stores a parameter that is used as `use`: the shard axes shard
+/// one dimension (see FullyShardOptions::dims) after all other axes that shard it. A tensor without
+/// dimensions stays as it is.
 Layout sharded_layout(const Layout& use, std::size_t dims, const FullyShardOptions& options,
                       std::string_view name);
 
-/// The storage of parameters whose layouts in use are given by patterns, as patterns for
-/// BuildScope, and these layouts.
+/// How parameters are stored whose layouts in use are given by patterns: as patterns for
+/// BuildScope; and their layouts in use.
 struct ShardedBuild {
   LayoutPatterns stored;
   std::vector<Layout> use;  ///< by tensor
@@ -182,14 +185,20 @@ struct Sharded {
   auto& operator*() { return module_of(module); }
 };
 
-/// Makes a module whose parameters are sharded from birth: no rank ever holds a whole one, unless
-/// it uses it. `layouts_of_module`: a function that gives the layouts in use, as patterns (see
+/// A function that takes what `Make` makes, and gives its layouts in use.
+template <class Function, class Make>
+concept GivesLayouts = requires(const Function& function, std::invoke_result_t<Make&>& made) {
+  function(made);
+};
+
+/// Makes a module whose parameters are sharded from birth: no rank ever holds a full one, unless it
+/// uses it. `layouts_of_module`: a function that gives the layouts in use, as patterns (see
 /// build.h), for what `make` made.
 template <class LayoutsOf, class Make>
-requires std::invocable < const LayoutsOf&, std::invoke_result_t<Make&>
-& > auto build_sharded(World& world, const Mesh& mesh, const LayoutsOf& layouts_of_module,
-                       const FullyShardOptions& options, Make&& make,
-                       const std::vector<std::string>& blocks = {}) {
+requires GivesLayouts<LayoutsOf, Make>
+auto build_sharded(World& world, const Mesh& mesh, const LayoutsOf& layouts_of_module,
+                   const FullyShardOptions& options, Make&& make,
+                   const std::vector<std::string>& blocks = {}) {
   BuildScope scope(world, mesh);
   auto made = make();
   auto& module = module_of(made);
@@ -210,8 +219,8 @@ requires std::invocable < const LayoutsOf&, std::invoke_result_t<Make&>
   return Sharded<decltype(made)>{std::move(made), std::move(sharding)};
 }
 
-/// The same with patterns, which may be written as braces: `{}` for parameters that are whole in
-/// use.
+/// The same with patterns, which may be written as braces: `{}` for parameters that are replicated
+/// in use.
 template <class Make>
 auto build_sharded(World& world, const Mesh& mesh, const LayoutPatterns& patterns,
                    const FullyShardOptions& options, Make&& make,

@@ -1,4 +1,4 @@
-// Layout: how a tensor lies over a mesh.
+// Layout: how a tensor is laid out over a mesh.
 #pragma once
 
 #include <cstddef>
@@ -26,12 +26,13 @@ using Shape = FixedVector<std::int64_t, kMaxDims>;
 /// Indices of mesh axes, in the order in which they apply.
 using AxisList = FixedVector<std::int8_t, kMaxAxes>;
 
-/// What SS(d,k) among given placements stands for.
+/// What SS(d,k) means among the placements that a layout is made of.
 enum class StridedMeans : std::uint8_t {
-  /// The data lie in blocks, as a view left them. This is what SS means in every Layout.
+  /// The data is stored in blocks, as a view left it. This is what SS means in every Layout.
   data,
-  /// Another spelling of the order in which axes cut a dimension, as PyTorch's `_StridedShard` is
-  /// used by FSDP + TP: SS(0,2),S(0) on [dp=2,tp=2] says that tp cuts dimension 0 first, then dp.
+  /// Another spelling of the order in which axes shard a dimension. FSDP + TP use PyTorch's
+  /// `_StridedShard` so: SS(0,2),S(0) on [dp=2,tp=2] says that tp shards dimension 0 first, then
+  /// dp.
   order,
 };
 
@@ -39,20 +40,24 @@ struct LayoutOptions {
   /// The tensor's number of dimensions. When given, negative dims count from the end and dims
   /// beyond it are refused; without it, negative dims are refused.
   std::optional<std::size_t> dims = std::nullopt;
-  /// For any dimension that several axes cut: the names of those axes in the order in which they
-  /// cut. Dimensions that are not listed are cut in the order of the mesh's axes.
+  /// For dimensions that several axes shard: the names of those axes, in the order in which they
+  /// shard the dimension. Dimensions that are not listed are sharded in the order of the mesh's
+  /// axes.
   std::vector<std::pair<int, std::vector<std::string>>> order = {};
   StridedMeans strided = StridedMeans::data;
 };
 
-/// One placement for each mesh axis and, for each tensor dimension, the order in which axes cut it.
+/// One placement for each mesh axis and, for each tensor dimension, the order in which axes shard
+/// it.
 ///
 /// A handle to an interned value: equal layouts are the same pointer, so that comparing and hashing
-/// cost nothing. What no handle refers to any more is freed. The rank of this process never enters.
+/// cost nothing. A value that no handle refers to any more is freed. A layout does not depend on
+/// the rank of this process.
 ///
-/// A layout knows how a dimension is cut, not how long it is: `boxes` adds the sizes. Strided and
-/// ordered are two spellings of some layouts; a Layout keeps orders as orders, so that SS in it
-/// always means data in blocks, and the two never compare equal by accident.
+/// A layout knows how a dimension is sharded, not how long it is: `boxes` adds the sizes. Some
+/// layouts can be written with strided shards or with an order of axes. A Layout always keeps the
+/// order, so that SS in it always means data in blocks, and the two never compare equal by
+/// accident.
 ///
 /// Text form: mesh, placements, and orders that differ from the mesh's:
 /// `[dp=2,tp=4] S(0),R`, `[dp=2,tp=4] S(0),S(0) | 0:tp>dp`.
@@ -63,7 +68,7 @@ class Layout {
   /// Replicated over the empty mesh.
   Layout();
   /// REQUIRES: one placement per axis; partial placements of one kind (or of sum and avg, which
-  /// commute); each order names exactly the axes that cut the dimension.
+  /// commute); each order names exactly the axes that shard the dimension.
   Layout(const Mesh& mesh, std::span<const Placement> placements,
          const LayoutOptions& options = {});
   Layout(const Mesh& mesh, std::initializer_list<Placement> placements,
@@ -87,34 +92,35 @@ class Layout {
     return placement(mesh().axis_index(axis));
   }
 
-  /// The axes that cut `dim`, in the order in which they cut.
+  /// The axes that shard `dim`, in the order in which they shard it.
   AxisList axes_of(int dim) const;
-  /// All axes that cut, by dimension and then in the order in which they cut.
-  std::span<const std::int8_t> cuts() const;
-  /// Whether axes cut every dimension in the order of the mesh.
+  /// All axes that shard: by dimension, and then in the order in which they shard it.
+  std::span<const std::int8_t> sharding_axes() const;
+  /// Whether axes shard every dimension in the order of the mesh.
   bool has_default_order() const;
   bool is_replicated() const;
   bool has_partial() const;
   bool has_strided() const;
-  /// One more than the last dimension that is cut; the tensor has at least so many.
+  /// One more than the last sharded dimension: the tensor has at least so many dimensions.
   std::size_t least_dims() const;
 
-  /// The same layout with another placement on one axis. A new cut of a dimension comes last.
+  /// The same layout with another placement on one axis. If that shards a dimension, the axis comes
+  /// last in the order of that dimension.
   Layout with(std::size_t axis, const Placement& placement) const;
   Layout with(std::string_view axis, const Placement& placement) const {
     return with(mesh().axis_index(axis), placement);
   }
 
-  /// The placements that say this layout to a library which knows only strided shards and no order:
-  /// the reverse of StridedMeans::order. Nothing, when the layout has data in blocks, or an
-  /// order that no split factors can say.
+  /// The placements that describe this layout to a library that knows strided shards but no order
+  /// of axes: the reverse of StridedMeans::order. nullopt when the layout has data in blocks, or an
+  /// order that no split factors can express.
   std::optional<std::vector<Placement>> strided_spelling() const;
 
   std::string to_string() const;
   /// The text without the mesh.
   std::string placements_text() const;
   std::size_t hash() const;
-  /// Identity: equal for equal layouts, and for nothing else while both live.
+  /// Identity: the same for equal layouts, and for no others while both live.
   const void* id() const { return node_; }
   friend bool operator==(const Layout& a, const Layout& b) { return a.node_ == b.node_; }
 
@@ -130,8 +136,8 @@ class Layout {
   const void* node_;
 };
 
-/// The order of axes that placements in the strided spelling stand for, or nothing when no order
-/// gives these split factors. One list for each dimension that is cut.
+/// The order of axes that placements in the strided spelling stand for: one list for each sharded
+/// dimension. nullopt when no order gives these split factors.
 std::optional<std::vector<std::pair<int, AxisList>>> order_of_strided(
     const Mesh& mesh, std::span<const Placement> placements);
 

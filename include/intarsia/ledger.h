@@ -59,9 +59,10 @@ struct LedgerTotals {
 /// Always on: recording costs well below a microsecond.
 ///
 /// A collective is begun once by every member and makes the calls of the backend that this member
-/// needs: one, but for permute, which sends and receives, or neither where a rank keeps its piece.
-/// The hash covers what must be equal on all members (name, dtype, reduction or root, tensor and
-/// op), not sizes, which may be uneven: equal hashes on all members mean equal sequences of these.
+/// needs: one, except for permute, which sends and receives, or neither where a rank keeps its
+/// piece. The hash covers what must be equal on all members (name, dtype, reduction or root, tensor
+/// and op), not sizes, which may be uneven: equal hashes on all members mean equal sequences of
+/// these.
 ///
 /// THREADS: any.
 class Ledger {

@@ -2,10 +2,10 @@
 //
 // For tests, debuggers and notebooks: a distributed program for 8 or 256 ranks without a launcher.
 // A tensor holds the pieces of all ranks; each op runs once for each of them, and collectives copy.
-// Values are those of a run on as many processes, up to the order in which terms are added, which
-// here is that of the ranks.
+// Values are those of a run on as many processes, up to the order in which partial values are
+// added: here it is that of the ranks.
 //
-// `full`, factories, modules and optimizers work as everywhere. What is different from rank to rank
+// `full`, factories, modules and optimizers work as everywhere. What differs from rank to rank
 // belongs in `local_region`, whose body runs once for each rank; `locals` gives all pieces. Code
 // that branches on its rank, and collectives called by some ranks only, need run_in_process.
 #pragma once

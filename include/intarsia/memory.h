@@ -13,9 +13,9 @@ namespace intarsia {
 /// makes them: this library, another one, or autograd. What no tensor holds, such as the buffers of
 /// a network library, is not counted.
 ///
-/// It stands between torch and torch's allocator of the device: from the first meter on each
-/// allocation takes a lock and a few bytes more. On the meta device, whose tensors have sizes and
-/// no memory, it counts the bytes that the pieces of distributed tensors would take, see
+/// It stands between torch and torch's allocator of the device: from the first meter on, each
+/// allocation takes a lock and a few bytes more. Tensors on the meta device have sizes and no
+/// memory. There it counts the bytes that the pieces of distributed tensors would take, see
 /// simulate.h, and not what a program puts there itself, such as a module that has no values yet.
 ///
 ///     MemoryMeter meter;
@@ -25,20 +25,20 @@ namespace intarsia {
 /// THREADS: any.
 class MemoryMeter {
  public:
-  /// The devices that are counted together: of the CPU and meta.
+  /// The devices that are counted together: the CPU, meta, or both.
   explicit MemoryMeter(std::initializer_list<c10::DeviceType> devices = {c10::DeviceType::CPU});
   ~MemoryMeter();
   MemoryMeter(const MemoryMeter&) = delete;
   MemoryMeter& operator=(const MemoryMeter&) = delete;
 
-  /// The bytes that are held now of what was made since the meter was.
+  /// The bytes that are held now by tensors made since the meter was made.
   std::int64_t live() const;
   /// The most since the meter was made or reset.
   std::int64_t peak() const;
-  /// The peak is what is live now.
+  /// Sets the peak to what is live now.
   void reset();
 
-  /// What is behind it.
+  /// The implementation.
   struct State;
 
  private:

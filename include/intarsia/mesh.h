@@ -44,8 +44,8 @@ struct StridedAxis {
 ///
 /// A mesh says which rank stands at a coordinate. It holds a base rank and a few strides for each
 /// axis, so that a mesh of 131,072 ranks is as small and as fast as one of 8; slices, ranges,
-/// flattened, split and reordered meshes are meshes of the same kind. Only an order of ranks that
-/// strides cannot say is kept as an explicit table.
+/// flattened, split and reordered meshes are meshes of the same kind. An explicit table of ranks is
+/// kept only for an order that strides cannot express.
 ///
 /// Equal meshes put the same ranks at the same coordinates of axes with the same names.
 ///
@@ -66,7 +66,7 @@ class Mesh {
   static Mesh strided(const std::vector<StridedAxis>& axes, std::int64_t base = 0);
 
   /// `ranks[i]` stands at the i-th coordinate, counted with the last axis fastest. Where strides
-  /// can say it, the result is the same mesh as one made from strides.
+  /// can express the order, the result is the same mesh as one made from strides.
   static Mesh of_ranks(const std::vector<Axis>& axes, std::span<const std::int64_t> ranks);
 
   /// Reads the text form.
@@ -90,21 +90,22 @@ class Mesh {
 
   /// REQUIRES: `at` has one index per axis, inside the axis.
   std::int64_t rank_at(const Coordinate& at) const;
-  /// Where `rank` stands, or nothing when it is not a member.
+  /// The coordinate at which `rank` stands; nullopt when it is not in the mesh.
   std::optional<Coordinate> coordinate_of(std::int64_t rank) const;
   bool contains(std::int64_t rank) const { return coordinate_of(rank).has_value(); }
 
-  /// The mesh of `names`, in that order, through `member`: the other axes stay where that rank is.
-  /// REQUIRES: `member` is in this mesh.
+  /// The mesh of the axes `names`, in that order, through the rank `member`: along all other axes
+  /// it stays at the index of that rank. REQUIRES: `member` is in this mesh.
   Mesh slice(std::span<const std::string> names, std::int64_t member) const;
   Mesh slice(std::initializer_list<std::string> names, std::int64_t member) const;
   /// The part of the mesh with `begin <= index < end` along one axis.
   Mesh range(std::string_view axis, std::int64_t begin, std::int64_t end) const;
-  /// The axes `names` as one axis `as`, which takes the place of the first; the first varies
-  /// slowest.
+  /// The axes `names` joined to one axis `as`, which takes the place of the first of them. The
+  /// first varies slowest.
   Mesh flatten(std::span<const std::string> names, std::string_view as) const;
   Mesh flatten(std::initializer_list<std::string> names, std::string_view as) const;
-  /// The axis as several, the first of which varies slowest. REQUIRES: the sizes multiply to it.
+  /// The axis split in several, of which the first varies slowest. REQUIRES: their sizes multiply
+  /// to the size of the axis.
   Mesh split(std::string_view axis, const std::vector<Axis>& into) const;
   /// The same ranks with the axes listed in another order.
   Mesh reorder(std::span<const std::string> names) const;
@@ -112,8 +113,8 @@ class Mesh {
   /// The devices along one axis in another order: index i is what was at `order[i]`.
   Mesh permute(std::string_view axis, std::span<const std::int64_t> order) const;
 
-  /// The mesh that this one was cut from. It is where a mesh came from, not what it is: it takes no
-  /// part in equality, hash or text, and the mesh of a layout has none.
+  /// The mesh that this one was made from, for example by `slice`; nullopt where there is none. The
+  /// parent takes no part in equality, hash or text, and the mesh of a layout has none.
   std::optional<Mesh> parent() const;
   /// The same mesh without its parent.
   Mesh orphan() const;

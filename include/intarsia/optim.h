@@ -1,7 +1,7 @@
 // Optimizers on distributed parameters: clipping by norm, a check of states, and Muon.
 //
-// torch's optimizers need nothing of this: they work on distributed parameters element by element,
-// and keep their states in the parameters' layouts.
+// torch's optimizers need none of this: they work on distributed parameters element by element, and
+// keep their states in the parameters' layouts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,14 +32,14 @@ struct NormOptions {
 /// The norm of all tensors as if they were one, as a plain tensor, the same on all ranks: f64 where
 /// one of the tensors is, else f32, in which half precision is summed too. 0 for no tensors.
 ///
-/// The tensors may lie in different layouts, on different meshes of one world, and be plain. Each
-/// element counts once: a replicated one on one of its ranks, a plain one as the same on all
-/// ranks. Partial tensors are reduced first, which moves them; they stay as they are.
+/// The tensors may have different layouts, on different meshes of one world, and may be plain. Each
+/// element counts once: a replicated one on one of its ranks, a plain one as the same on all ranks.
+/// Partial tensors are reduced first, which moves them; they stay as they are.
 ///
 /// One reduction of a few bytes, however many tensors, layouts and meshes there are: over the axes
-/// that cut any of them, or where there are several meshes, over all their ranks. None where
-/// nothing is cut. All ranks of the meshes pass the same list; ranks outside a tensor's mesh hold
-/// it without a piece. A rank that is in none of the meshes gets NaN.
+/// that shard any of them, or where there are several meshes, over all their ranks. None where
+/// nothing is sharded. All ranks of the meshes pass the same list; ranks outside a tensor's mesh
+/// hold it without a piece. A rank that is in none of the meshes gets NaN.
 ///
 /// COLLECTIVE: all ranks of the meshes. THREADS: as for collectives.
 at::Tensor total_norm(const std::vector<at::Tensor>& tensors, const NormOptions& options = {});
@@ -64,14 +64,14 @@ struct OptimizerState {
   at::Tensor value;
 };
 
-/// Refuses states that have the sizes of their parameter but lie otherwise: in another layout, on
-/// another mesh, or plain beside a distributed parameter. ValueError that names the first, with
-/// both layouts. Communicates nothing.
+/// Refuses states that have the sizes of their parameter but are laid out otherwise: in another
+/// layout, on another mesh, or plain beside a distributed parameter. ValueError that names the
+/// first, with both layouts. Communicates nothing.
 void check_optimizer(const std::vector<OptimizerState>& states);
 
-/// Refuses parameters of an optimizer, by name, that are plain and not among those of a module,
-/// `names`, of which some are distributed: they were the module's before it was laid out.
-/// ValueError that names all of them. Communicates nothing.
+/// Refuses parameters that an optimizer trains (`trained`), are plain, and are not among those of
+/// the module (`names`), of which some are distributed: they were the module's before it was laid
+/// out. ValueError that names all of them. Communicates nothing.
 void check_parameters(const NamedTensors& trained, const NamedTensors& names);
 
 /// Both, for the states of Adam, AdamW, SGD, Adagrad, RMSprop and Muon. `names`: of the parameters,
@@ -79,11 +79,11 @@ void check_parameters(const NamedTensors& trained, const NamedTensors& names);
 /// module's.
 void check_optimizer(const torch::optim::Optimizer& optimizer, const NamedTensors& names = {});
 
-// ---- whole matrices --------------------------------------------------------------------------
+// ---- full matrices ---------------------------------------------------------------------------
 
-/// Who does which of many tasks, so that the busiest of `ranks` ranks has little more than the
-/// others: the longest first, each to who has least so far. The same on all ranks that pass the
-/// same costs.
+/// Which of `ranks` ranks does each of many tasks, so that the busiest has little more than the
+/// others: the longest task first, each to the rank that has least so far. The same on all ranks
+/// that pass the same costs.
 std::vector<std::int64_t> balanced_owners(std::span<const std::int64_t> costs, std::int64_t ranks);
 /// The same, each task among the ranks of its mesh.
 std::vector<std::int64_t> balanced_owners(std::span<const std::int64_t> costs,
@@ -95,16 +95,16 @@ struct NewtonSchulz {
   std::int64_t steps = 5;
   /// The least norm that a matrix is divided by.
   double epsilon = 1e-7;
-  /// In which it computes, and in which matrices travel.
+  /// The dtype in which it computes, and in which matrices travel.
   at::ScalarType dtype = at::kBFloat16;
   friend bool operator==(const NewtonSchulz&, const NewtonSchulz&) = default;
 };
 
 /// Orthogonal matrices near those given, in their layouts and in `options.dtype`.
 ///
-/// Each distributed matrix goes to one rank of its mesh, where it is whole: matrices are dealt out
-/// by `balanced_owners`, so that replicas share the work as well. All travel in one exchange, and
-/// in another one back. Outside autograd. REQUIRES: matrices.
+/// Each distributed matrix goes to one rank of its mesh, which then has the full matrix. Matrices
+/// are dealt out by `balanced_owners`, so that replicas share the work as well. All travel in one
+/// exchange, and in another one back. Outside autograd. REQUIRES: matrices.
 /// COLLECTIVE: all ranks of the meshes, with the same list; see redistribute_between.
 std::vector<at::Tensor> orthogonalize(const std::vector<at::Tensor>& matrices,
                                       const NewtonSchulz& options = {});
@@ -133,7 +133,7 @@ struct MuonParamState : torch::optim::OptimizerCloneableParamState<MuonParamStat
   TORCH_ARG(at::Tensor, momentum_buffer);
 };
 
-/// Parameters with what a step of Muon needs, one gradient and one momentum each.
+/// Parameters with what a step of Muon needs: one gradient and one momentum each.
 struct MuonTensors {
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor> gradients;
@@ -146,7 +146,7 @@ void muon_step(const std::vector<MuonTensors>& groups);
 
 /// Muon (https://kellerjordan.github.io/posts/muon), with the options and defaults of
 /// torch.optim.Muon: for the matrices inside a model; vectors, embeddings and the last layer want
-/// another optimizer. Parameters may be plain. The momentum lies as its parameter does.
+/// another optimizer. Parameters may be plain. The momentum is laid out as its parameter.
 /// REQUIRES: matrices. `step` is COLLECTIVE, see `orthogonalize`; all ranks have the same
 /// parameters with gradients.
 class Muon : public torch::optim::Optimizer {

@@ -1,4 +1,4 @@
-// Placement: what happens to a tensor along one mesh axis.
+// Placement: what one mesh axis does to a tensor.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace intarsia {
 
-/// How the pieces of a partial value combine to the value.
+/// How partial values are reduced to the value.
 enum class Reduction : std::uint8_t {
   sum,
   avg,
@@ -21,17 +21,16 @@ enum class Reduction : std::uint8_t {
   norm,  ///< (sum of |x|^p)^(1/p), for an order p
 };
 
-/// What happens to a tensor along one mesh axis: a plain value.
+/// What one mesh axis does to a tensor: a plain value.
 ///
-///   R          every rank holds the whole
-///   S(d)       dimension d is cut into chunks like torch.chunk: rank i holds the i-th; later ones
-///              may be short or empty
-///   SS(d,k)    dimension d is first cut into k blocks, and each block into chunks; rank i holds
-///   the
-///              i-th chunk of every block, joined. This is what flattening dimensions makes of a
-///              shard on an inner one
-///   P(op)      every rank holds a term; the value is their reduction: P(sum), P(avg), P(min),
-///              P(max), P(prod), P(and), P(or), P(xor), P(norm:2)
+///   R          every rank along the axis holds the same
+///   S(d)       dimension d is split in chunks like torch.chunk: rank i holds the i-th; the last
+///              ones may be short or empty
+///   SS(d,k)    dimension d is split in k blocks, and each block in chunks: rank i holds the i-th
+///              chunk of every block, joined. A shard of an inner dimension becomes this when
+///              dimensions are flattened
+///   P(op)      every rank holds a partial value; reduced by op, they give the value: P(sum),
+///              P(avg), P(min), P(max), P(prod), P(and), P(or), P(xor), P(norm:2)
 class Placement {
  public:
   enum class Kind : std::uint8_t { replicate, shard, strided_shard, partial };
@@ -39,8 +38,8 @@ class Placement {
   /// Replicate.
   constexpr Placement() = default;
   static constexpr Placement replicate() { return {}; }
-  /// A negative `dim` counts from the end; it becomes a plain one when a layout that knows the
-  /// tensor's number of dimensions is made.
+  /// A negative `dim` counts from the end. It is replaced by a non-negative one when a layout is
+  /// made that knows the tensor's number of dimensions.
   static Placement shard(int dim);
   /// `split` is the number of blocks; SS(d,1) is S(d). REQUIRES: split >= 1.
   static Placement strided_shard(int dim, std::int64_t split);
@@ -83,12 +82,12 @@ class Placement {
 /// `sum`, `avg`, `min`, `max`, `prod`, `and`, `or`, `xor`, `norm`.
 std::string_view to_text(Reduction reduction);
 
-/// The one place where a negative dimension becomes a plain one. `where` names the user's call.
-/// ValueError when `dim` lies outside -dims..dims-1.
+/// The dimension counted from the front: the one place where negative dimensions are replaced.
+/// `where` names the user's call. ValueError when `dim` is outside -dims..dims-1.
 int normalize_dim(std::string_view where, std::int64_t dim, std::size_t dims);
 
-/// Whether two partial placements may stand on two axes of one layout: it does not matter which is
-/// reduced first.
+/// Whether two partial placements may be on two axes of one layout: the value must not depend on
+/// which is reduced first.
 bool commute(const Placement& a, const Placement& b);
 
 }  // namespace intarsia

@@ -16,15 +16,15 @@
 namespace intarsia {
 
 enum class StepKind : std::uint8_t {
-  relabel,         ///< axes of one rank: nothing moves, whatever the placements
-  slice,           ///< each rank keeps a part of what it holds; nothing is sent
-  make_partial,    ///< R or S -> P: each rank keeps a term; nothing is sent
-  all_gather,      ///< S -> R
-  all_reduce,      ///< P -> R
-  reduce_scatter,  ///< P -> S: terms go to the ranks that hold the result, which reduce them
-  exchange_terms,  ///< the same where several ranks hold the result: for few, or little
-  all_to_all,      ///< every rank sends what others need: the intersections of old and new boxes
-  permute,         ///< the same, where each rank needs what one other rank holds
+  relabel,            ///< axes of size 1: nothing moves, whatever the placements
+  slice,              ///< each rank keeps a part of what it holds; nothing is sent
+  make_partial,       ///< R or S -> P: each rank keeps a partial value; nothing is sent
+  all_gather,         ///< S -> R
+  all_reduce,         ///< P -> R
+  reduce_scatter,     ///< P -> S: each rank gets the partial values of its part, and reduces them
+  exchange_partials,  ///< the same where several ranks hold a part; taken for few ranks or bytes
+  all_to_all,         ///< every rank sends what others need: the intersections of old and new boxes
+  permute,            ///< the same, where each rank needs what one other rank holds
 };
 
 std::string_view to_text(StepKind kind);
@@ -35,12 +35,12 @@ struct Step {
   /// The axes along which data is sent, in the mesh's order: the ranks that differ along them only
   /// are one group. Where nothing is sent: the axes whose placements change.
   AxisList axes;
-  /// The layouts of the whole tensor, before and after.
+  /// The layouts of the tensor, before and after.
   Layout before;
   Layout after;
   /// In how many parts, one after the other, the data is sent, to keep buffers small.
   std::int64_t chunks = 1;
-  /// What the topology says it takes.
+  /// The time that it takes by the topology.
   double seconds = 0;
 
   /// Whether anything is sent.
@@ -52,14 +52,15 @@ struct Step {
   friend bool operator==(const Step&, const Step&) = default;
 };
 
-/// Steps that lead from one layout to another. Every rank makes the same plan without a message.
+/// Steps that lead from one layout to another. Every rank makes the same plan, without
+/// communication.
 struct Plan {
   Layout from;
   Layout to;
-  Shape shape = {};               ///< of the whole tensor
+  Shape shape = {};               ///< of the full tensor
   std::int64_t element_size = 4;  ///< in bytes
   std::vector<Step> steps = {};
-  /// What the topology says it takes.
+  /// The time that it takes by the topology.
   double seconds = 0;
   /// No rank holds more bytes than this at any time, its old and new piece and all buffers
   /// included.
@@ -74,7 +75,7 @@ struct Plan {
 
 struct PlanOptions {
   std::int64_t element_size = 4;
-  /// By what the plan is priced; null: Topology::standard().
+  /// What the plan is priced by; null: Topology::standard().
   const Topology* topology = nullptr;
   /// No rank may hold more than this at any time.
   std::optional<std::int64_t> peak_bytes = std::nullopt;
@@ -87,31 +88,33 @@ struct PlanOptions {
 ///   start + rounds * latency + received * relative / bandwidth + copied / copy bandwidth
 ///
 ///   all_gather      n - 1 rounds; received a - b; copied nothing where the outermost dimension was
-///                   cut, else a
+///                   sharded, else a
 ///   all_reduce      2 (n - 1) rounds; received 2 b (n-1)/n; copied b
-///   the exchanges   a round for each rank that something comes from; received what of its new
-///                   piece a rank did not hold (of each term, where terms are reduced); copied
-///                   twice that, or with terms three times all terms of the new piece
+///   the exchanges   a round for each rank that something comes from; received what a rank
+///                   lacks of its new piece, or of all its partial values where they are reduced;
+///                   copied twice that, or three times all partial values of the new piece
 ///   local steps     copied a
 ///
-/// Pieces count by their share of the tensor, as if every cut were even, and the rank that keeps
-/// least of what it held counts for all: so the price depends on no rank, and on no number of
-/// ranks. Where an old and a new cut of a dimension do not nest (halves and thirds), a rank counts
-/// as keeping nothing, and all ranks along the old cut as those that something comes from.
+/// Pieces count by their share of the tensor, as if all pieces were even, and the rank that keeps
+/// least of what it held counts for all: so every rank computes the same price, without looking at
+/// the others. Where the old and the new chunks of a dimension do not nest (halves and thirds), a
+/// rank counts as keeping nothing, and as receiving from all ranks along the axes that sharded the
+/// dimension.
 ///
-/// On the way, a dimension is cut into no more parts than it has elements, and terms stand only
-/// along axes that have them before or after; terms are made of what a rank holds, also of a part.
-/// Ties go to fewer steps, then to the order of mesh axes. Meshes of up to three axes and 64 ranks
-/// are searched thoroughly; on larger ones a dearer plan may be found, never a wrong one.
+/// On the way, a dimension is split in no more chunks than it has elements, and only axes that are
+/// partial before or after are partial. Partial values are made of what a rank holds, which may be
+/// a part of the tensor. Of plans that cost the same, the one with fewer steps is taken, then the
+/// first in the order of mesh axes. Meshes of up to three axes and 64 ranks are searched
+/// thoroughly. On larger ones the plan may not be the cheapest; it is never wrong.
 ///
-/// Nothing, when there is no exact way: between different kinds of partial values, and from values
-/// to terms of a norm, which has no sign.
-/// ValueError, when no plan fits into `peak_bytes`; the message says what the least is.
+/// nullopt, when there is no exact way: between different kinds of partial values, and from values
+/// to partial values of a norm, since a norm has no sign.
+/// ValueError, when no plan fits into `peak_bytes`; the message says how much the least one needs.
 /// REQUIRES: both layouts are on the same mesh.
 std::optional<Plan> make_plan(const Layout& from, const Layout& to,
                               std::span<const std::int64_t> shape, const PlanOptions& options = {});
 
-/// Plans by one topology, remembered: asking again costs a lookup. Holds 4,096 plans at most.
+/// Plans by one topology, kept: asking again costs a lookup. Holds 4,096 plans at most.
 /// THREADS: any.
 class PlanCache {
  public:
@@ -137,15 +140,15 @@ struct Traffic {
   /// Bytes that arrive at the rank which receives most, and at all ranks together.
   std::int64_t received = 0;
   std::int64_t received_by_all = 0;
-  /// What of its new piece the rank does not hold that misses most, and all ranks together: what no
-  /// way from one layout to the other can do without. Where terms are reduced or made it is no
-  /// bound.
+  /// Bytes of its new piece that a rank did not hold: of the rank that lacks most, and of all ranks
+  /// together. No way from one layout to the other can receive less, except where partial values
+  /// are reduced or made.
   std::int64_t missing = 0;
   std::int64_t missing_by_all = 0;
 };
 
-/// Of one step, and of a plan. Looks at every rank, or at 4,096 of them at most, and then
-/// `received_by_all` and `missing_by_all` are of those.
+/// The traffic of a step, and of a plan. Looks at every rank, but at 4,096 of them at most:
+/// `received_by_all` and `missing_by_all` then count these.
 Traffic traffic(const Step& step, std::span<const std::int64_t> shape, std::int64_t element_size);
 Traffic traffic(const Plan& plan);
 

@@ -35,7 +35,7 @@ struct Prediction {
   Mesh mesh;
   std::int64_t rank = 0;
   std::int64_t parameters = 0;
-  /// Of the parameters, as far as they are there when the program ends.
+  /// Those that are there when the program ends.
   std::int64_t gradients = 0;
   std::int64_t optimizer = 0;
   /// The most that all tensors together held at any time.

@@ -16,23 +16,24 @@
 
 namespace intarsia {
 
-/// The pieces of a tensor after a plan. `pieces`: one for each rank hosted here that is in the
-/// mesh, as `plan->from` cuts them. Inputs are not changed; a result may share memory with its
-/// input where nothing had to move. Plans come from `world.plans()`.
+/// Moves the pieces of a tensor by a plan, and returns the new ones. `pieces`: one for each rank
+/// hosted here that is in the mesh, laid out as `plan->from`. Inputs are not changed; a result may
+/// share memory with its input where nothing had to move. Plans come from `world.plans()`.
 ///
-/// COLLECTIVE: all ranks of the mesh, in the same order. Communicates once for each step that says
-/// so.
+/// COLLECTIVE: all ranks of the mesh, in the same order. Communicates once for each step that
+/// `communicates()`.
 std::vector<at::Tensor> redistribute_pieces(
     World& world, at::TensorList pieces, const std::shared_ptr<const Plan>& plan,
     const Call& call = {}, std::source_location where = std::source_location::current());
 
 struct StartOptions {
-  /// What is moved is not written to before `wait` has returned, so that it may be read until then.
-  /// Else what would be read so is copied first: at most the pieces of this process.
+  /// The caller does not write to what is moved before `wait` has returned, so that it may be read
+  /// until then. If false, what would be read that late is copied first: at most the pieces of this
+  /// process.
   bool source_stays = false;
 };
 
-/// The same, without waiting for the last collective: what comes next can be computed meanwhile.
+/// The same, without waiting for the last collective: the caller can compute meanwhile.
 Pending start_redistribute(World& world, at::TensorList pieces,
                            const std::shared_ptr<const Plan>& plan, const Call& call = {},
                            std::source_location where = std::source_location::current(),
@@ -44,8 +45,8 @@ struct PiecesToMove {
   std::shared_ptr<const Plan> plan;
 };
 
-/// The same for many tensors, a module's or an optimizer's worth: steps over the same ranks are one
-/// collective for all tensors of a dtype.
+/// The same for many tensors, such as all of a module or of an optimizer: steps over the same ranks
+/// are one collective for all tensors of a dtype.
 std::vector<std::vector<at::Tensor>> redistribute_pieces(
     World& world, const std::vector<PiecesToMove>& tensors, const Call& call = {},
     std::source_location where = std::source_location::current());
@@ -66,9 +67,8 @@ class MovingTensor {
   Pending pending_;
 };
 
-/// Begins a redistribution of the tensor as it is now; what comes next can be computed meanwhile,
-/// and written to the tensor. Outside autograd: gradients do not pass. COLLECTIVE: all ranks of the
-/// mesh.
+/// Begins to redistribute the tensor as it is now. The caller can compute meanwhile, and may write
+/// to the tensor. Outside autograd: gradients do not pass. COLLECTIVE: all ranks of the mesh.
 MovingTensor start_redistribute(const at::Tensor& tensor, const Layout& layout,
                                 const StartOptions& options = {});
 
@@ -77,21 +77,21 @@ MovingTensor start_redistribute(const at::Tensor& tensor, const Layout& layout,
 std::vector<at::Tensor> redistribute_together(const std::vector<at::Tensor>& tensors,
                                               const std::vector<Layout>& layouts);
 
-/// A tensor on another mesh of its world. What a rank of the new mesh holds already is not sent;
-/// `relabelled` gives the order of ranks in which that is most. Outside autograd.
+/// The tensor in a layout on another mesh of its world. What a rank of the new mesh holds already
+/// is not sent; `relabelled` gives the order of ranks for which that is most. Outside autograd.
 /// COLLECTIVE: all ranks of both meshes.
 at::Tensor redistribute_between(const at::Tensor& tensor, const Layout& layout);
 
 /// The same for many tensors of one world: one exchange for all tensors of a dtype, over the ranks
-/// of all their meshes. All of these ranks pass the same list; who is outside a tensor's mesh holds
-/// a tensor without pieces. COLLECTIVE: all ranks of the meshes.
+/// of all their meshes. All of these ranks pass the same list; a rank outside a tensor's mesh
+/// passes it without pieces. COLLECTIVE: all ranks of the meshes.
 std::vector<at::Tensor> redistribute_between(const std::vector<at::Tensor>& tensors,
                                              const std::vector<Layout>& layouts);
 
 /// How a tensor would get to another layout: steps, bytes, time, memory. Communicates nothing.
 std::string explain(const at::Tensor& tensor, const Layout& layout);
 
-/// What redistributions of this world hold: their buffers, and the pieces that they make of others.
+/// The memory of redistributions in this world: their buffers, and the pieces that they make.
 struct MoveMemory {
   std::int64_t live = 0;        ///< bytes now
   std::int64_t high_water = 0;  ///< the most since `reset_move_memory`
@@ -100,8 +100,9 @@ struct MoveMemory {
 MoveMemory move_memory(World& world);
 void reset_move_memory(World& world);
 
-/// The piece of a full tensor that the rank at `at` holds; a view where it is one block. For a
-/// partial axis: the tensor at index 0, and what adds nothing elsewhere. Communicates nothing.
-at::Tensor cut_piece(const at::Tensor& full, const Layout& layout, const Coordinate& at);
+/// The piece of a full tensor that the rank at `at` holds; a view where it is one block. Along a
+/// partial axis, the rank at index 0 gets the values, and the others get partial values that change
+/// nothing. Communicates nothing.
+at::Tensor local_piece(const at::Tensor& full, const Layout& layout, const Coordinate& at);
 
 }  // namespace intarsia

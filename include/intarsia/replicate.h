@@ -1,4 +1,4 @@
-// Data parallel for plain modules: every rank holds the whole model, and gradients are averaged.
+// Data parallel for plain modules: every rank holds the full model, and gradients are averaged.
 //
 //     const auto world = World::connect();
 //     Net model;                                                     // a plain module
@@ -6,10 +6,10 @@
 //     const auto replica = replicate(*model, *world, mesh, "dp");    // now the same on all ranks
 //     model->forward(at::randn({4, 8})).square().mean().backward();  // gradients are averages
 //
-// Modules and tensors stay plain. While backward runs, gradients gather in buckets, and each bucket
-// is reduced as soon as it is full; when backward returns, all are done. Graphs may differ between
-// ranks and steps: what a rank did not use counts as zero, and what no rank used keeps the gradient
-// that it had. Not run on GPUs yet; nothing here assumes the CPU.
+// Modules and tensors stay plain. While backward runs, gradients are collected in buckets, and each
+// bucket is reduced as soon as it is full; when backward returns, all are done. Graphs may differ
+// between ranks and steps: what a rank did not use counts as zero, and what no rank used keeps the
+// gradient that it had. Not run on GPUs yet; nothing here assumes the CPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,7 +39,8 @@ enum class BufferSync : std::uint8_t {
 };
 
 struct ReplicateOptions {
-  /// A bucket is closed when it has this many bytes, and before it grows beyond if it is half full.
+  /// A bucket is closed when it has this many bytes. It is closed before if the next gradient would
+  /// make it larger and it is at least half full.
   std::int64_t bucket_bytes = 25 * 1024 * 1024;
   /// The same for the bucket that comes first: it is small, so that sending begins early.
   std::int64_t first_bucket_bytes = 1024 * 1024;
@@ -119,8 +120,8 @@ class Replica {
 /// differs. All get the values of the first rank. A group of one costs nothing.
 ///
 /// Parameters that require no gradient now are left out, and may not be unfrozen later. The module
-/// must have its dtype and device, and its buffers must be written in place. Gradients must be
-/// dense. `backward(create_graph)` and backwards within a backward are refused, as are worlds in
+/// must have its final dtype and device, and its buffers must be written in place. Gradients must
+/// be dense. `backward(create_graph)` and backwards within a backward are refused, as are worlds in
 /// lockstep and parameters that are distributed tensors.
 ///
 /// After a round, a gradient is a view of its bucket. Setting gradients to none between steps is

@@ -24,8 +24,8 @@ struct SimulateOptions {
   std::int64_t size = 1;
   /// The one that this process plays.
   std::int64_t rank = 0;
-  /// Whose ways are followed, "gloo", "nccl" or "shm": a backend decides which collectives a
-  /// reduction is made of, and so the bytes and the buffers.
+  /// The backend that is played, "gloo", "nccl" or "shm": it decides which collectives a reduction
+  /// is made of, and so the bytes and the buffers.
   std::string backend = "gloo";
   /// How many calls the ledger keeps.
   std::size_t ledger_entries = 4096;

@@ -30,8 +30,8 @@ struct FullStateOptions {
   bool only_on_rank_0 = false;
 };
 
-/// The parameters and buffers of a module by name, full and plain, in memory of their own. What is
-/// one tensor under several names (tied weights) is one tensor here too. A plain module will do.
+/// The parameters and buffers of a module by name, full and plain, in memory of their own. A tensor
+/// with several names (tied weights) is one tensor here too. The module may be plain.
 /// COLLECTIVE: all ranks of the meshes, for each sharded tensor.
 NamedTensors full_state_dict(const torch::nn::Module& module, const FullStateOptions& options = {});
 

@@ -1,5 +1,4 @@
-// SymmetricMemory: memory of the same size on each rank of a group, all of which every rank
-// reaches.
+// SymmetricMemory: memory of the same size on each rank of a group; every rank reaches that of all.
 //
 // Only the form for processes of one host is built: `make_host_memory`. A backend like NVSHMEM,
 // whose ranks reach each other's device memory, would fill the same interface.
@@ -48,8 +47,8 @@ class SymmetricMemory {
   /// which did not come before the deadline, and at once when the rank has died or closed.
   virtual void wait(int rank, int slot, std::uint64_t at_least, Clock::time_point deadline) = 0;
 
-  /// Says that this rank will signal no more: waits for it, and its own, end with an error that
-  /// quotes `why`. Only the first call counts. The destructor closes too.
+  /// Says that this rank will signal no more. Others that wait for it, and its own waits, end with
+  /// an error that quotes `why`. Only the first call counts. The destructor closes too.
   virtual void close(std::string_view why) = 0;
 };
 

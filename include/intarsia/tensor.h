@@ -1,12 +1,12 @@
-// Distributed tensors: at::Tensor values that know how they lie over a mesh.
+// Distributed tensors: at::Tensor values that know how they are laid out over a mesh.
 //
 // A distributed tensor is an ordinary at::Tensor with global sizes; ATen's ops, autograd, autocast
 // and torch::nn work on it. Each op runs on the local pieces, and moves them first where their
 // layouts do not fit. What moved, and why, is in the bill (see communication.h).
 //
 // A plain tensor beside distributed ones counts as replicated: every rank must pass the same
-// values. Its gradient, if it requires one, is a distributed tensor: what is trained should be
-// distributed itself (`distribute` is differentiable).
+// values. Its gradient, if it requires one, is a distributed tensor. So distribute what is trained
+// (`distribute` is differentiable).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,19 +39,19 @@ std::string describe(const at::Tensor& tensor);
 /// `describe`, followed by this process's pieces: for printing. Communicates nothing.
 std::string show(const at::Tensor& tensor);
 
-/// Cuts a full tensor, which must be the same on all ranks, into pieces. Differentiable.
-/// Communicates nothing. What lies outside the mesh gets a tensor without pieces.
+/// Lays out a full tensor, which must be the same on all ranks: each rank takes its piece.
+/// Differentiable. Communicates nothing. A rank outside the mesh gets a tensor without pieces.
 at::Tensor distribute(const at::Tensor& full, const Layout& layout, World& world);
 
 /// Takes a local tensor as this rank's piece of a distributed one, without copying.
 ///
-/// `shape`: the global sizes; may be left out where every cut is even. Differentiable: the gradient
+/// `shape`: the global sizes; may be left out where pieces are even. Differentiable: the gradient
 /// comes back as this rank's piece in `grad_layout`, by default `layout` with R for partial.
 /// REQUIRES: the piece has the sizes that layout and shape give it; the process hosts one rank.
 struct FromLocalOptions {
   std::optional<std::vector<std::int64_t>> shape = std::nullopt;
-  /// The strides of the whole, where they are not row-major: the same on all ranks, which those of
-  /// a piece need not be. Without them the piece must be contiguous.
+  /// The strides of the full tensor, where they are not row-major. They must be the same on all
+  /// ranks; strides of pieces need not be. If unset, the piece must be contiguous.
   std::optional<std::vector<std::int64_t>> strides = std::nullopt;
   std::optional<Layout> grad_layout = std::nullopt;
   /// Needed only where the process hosts no rank of the mesh, and so has no piece that tells it.
@@ -65,30 +65,30 @@ at::Tensor from_locals(const std::vector<at::Tensor>& pieces, const Layout& layo
                        const FromLocalOptions& options = {});
 
 /// This rank's piece, as a plain tensor that shares memory with it. Differentiable, if the layout
-/// of its gradient is known: a piece of a shard has a piece of the gradient. What the gradient of a
-/// replicated or partial tensor is depends on what is done with the piece, and must be said: R if
-/// every rank computes the same from it, P(sum) if each computes its own part.
+/// of its gradient is known: a piece of a shard has a piece of the gradient. The gradient of a
+/// replicated or partial tensor depends on what is done with the piece, so `grad_layout` must say
+/// it: R if every rank computes the same from it, P(sum) if each computes its own part.
 /// REQUIRES: the process hosts one rank of the mesh.
 at::Tensor local(const at::Tensor& tensor, const std::optional<Layout>& grad_layout = std::nullopt);
 
-/// The pieces of all ranks of the mesh that this process hosts, in their order: for lockstep. One
-/// elsewhere, and none outside the mesh.
+/// The pieces of all ranks of the mesh that this process hosts, in their order: for lockstep. In
+/// other worlds it is one piece, and none outside the mesh.
 std::vector<at::Tensor> locals(const at::Tensor& tensor,
                                const std::optional<Layout>& grad_layout = std::nullopt);
 
-/// The whole tensor on every rank, as a plain tensor; of a replicated one, sharing its memory, but
-/// in lockstep, where one tensor stands for those of all ranks.
-/// Differentiable: its gradient is taken to be the same on all ranks unless `grad_layout` says
-/// otherwise. COLLECTIVE: all ranks of the mesh, unless it is replicated.
+/// The full tensor on every rank, as a plain tensor. That of a replicated tensor shares its memory,
+/// except in lockstep, where one tensor stands for those of all ranks. Differentiable: its gradient
+/// is taken to be the same on all ranks unless `grad_layout` says otherwise. COLLECTIVE: all ranks
+/// of the mesh, unless it is replicated.
 at::Tensor full(const at::Tensor& tensor, const std::optional<Layout>& grad_layout = std::nullopt);
 
 /// The same values in another layout on the same mesh, in memory of their own; `tensor` itself
-/// where it lies so already. Differentiable, any number of times: the gradient goes back to the
-/// layout that `tensor` had, where partial becomes R. COLLECTIVE: all ranks of the mesh, unless
+/// where it has that layout already. Differentiable, any number of times: the gradient goes back to
+/// the layout that `tensor` had, where partial becomes R. COLLECTIVE: all ranks of the mesh, unless
 /// nothing has to move.
 at::Tensor redistribute(const at::Tensor& tensor, const Layout& layout);
 
-/// Factories. Each rank makes its pieces; none but randperm builds the whole tensor. Random ones
+/// Factories. Each rank makes its pieces; none but randperm builds the full tensor. Random ones
 /// give the same values in every layout. They draw from torch's default CPU generator, which must
 /// be seeded alike on all ranks: torch::manual_seed.
 at::Tensor zeros(at::IntArrayRef sizes, const Layout& layout, World& world,
@@ -110,22 +110,23 @@ at::Tensor randint(std::int64_t low, std::int64_t high, at::IntArrayRef sizes, c
 at::Tensor randperm(std::int64_t n, const Layout& layout, World& world,
                     at::TensorOptions options = {});
 
-/// Gradients of leaves end in the leaf's layout. torch drops what sees to that when the first hook
-/// is added to a tensor: this puts it back, and so does the next use. The Python package calls it
-/// by itself; in C++ it is needed where a hook is added between forward and backward.
+/// Puts back the hook by which gradients of leaves get the layout of their leaf. torch drops it
+/// when the first other hook is added to a tensor; the next use of the tensor puts it back too.
+/// The Python package calls this by itself. In C++ it is needed where a hook is added between
+/// forward and backward.
 void keep_gradient_layout(const at::Tensor& tensor);
 
 /// Code on plain local tensors between distributed ones.
 ///
-/// Inputs are moved to `in`, `body` gets this rank's pieces and returns its pieces of the outputs,
-/// which lie as `out`; it runs once for each rank that the process hosts. `grads`: the layouts in
-/// which the gradients of the inputs leave `body`; may be left out for inputs that are cut on every
-/// axis.
+/// Inputs are moved to the layouts `in`. `body` gets this rank's pieces, and returns its pieces of
+/// the outputs, which are laid out as `out`. It runs once for each rank that the process hosts.
+/// `grads`: the layouts in which the gradients of the inputs leave `body`; may be left out for
+/// inputs that are sharded on every axis.
 struct RegionLayouts {
   std::vector<Layout> in;
   std::vector<Layout> out;
   std::vector<std::optional<Layout>> grads = {};
-  /// The global sizes of the outputs, where a cut is uneven.
+  /// The global sizes of the outputs, where pieces are uneven.
   std::vector<std::optional<std::vector<std::int64_t>>> shapes = {};
 };
 std::vector<at::Tensor> local_region(

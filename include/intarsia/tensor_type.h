@@ -33,19 +33,19 @@ enum class DType : std::uint8_t {
 };
 
 std::string_view to_text(DType dtype);
-/// Nothing for an unknown name.
+/// nullopt for an unknown name.
 std::optional<DType> parse_dtype(std::string_view text);
 
-/// Whether partial values of this dtype can be reduced so at all, and the result is the value: not
-/// avg of integers, and/or/xor of floats, min or max of complex numbers, a norm of anything but
-/// floats.
+/// Whether partial values of this dtype can be reduced so, and the result is exactly the value.
+/// False for avg of integers, and/or/xor of floats, min or max of complex numbers, and norms of
+/// anything but floats.
 bool is_exact(Reduction reduction, DType dtype);
 
 /// What a distributed tensor is, without its values.
 ///
-/// Text form: `f32[1024@dp, 4096@tp]`: each size with the axes that cut it, in the order in which
-/// they cut (`8@tp@dp`), blocks as `8@dp:4`, and partial axes behind: `f32[8, 4@dp] P(sum)@tp`. The
-/// mesh is not part of the text: axis names refer to the one at hand.
+/// Text form: `f32[1024@dp, 4096@tp]`: each size with the axes that shard it, in the order in which
+/// they do (`8@tp@dp`), blocks as `8@dp:4`, and partial axes at the end: `f32[8, 4@dp] P(sum)@tp`.
+/// The mesh is not part of the text: `parse` is told to which mesh the names of axes belong.
 struct TensorType {
   DType dtype = DType::f32;
   Shape shape;
@@ -56,8 +56,8 @@ struct TensorType {
   friend bool operator==(const TensorType&, const TensorType&) = default;
 };
 
-/// Refuses what cannot be: a cut of a dimension that is not there, or a partial value whose
-/// reduction is not exact for the dtype.
+/// Refuses a type that no tensor can have: one that shards a dimension that is not there, or has a
+/// partial value whose reduction is not exact for the dtype.
 void check(const TensorType& type);
 
 }  // namespace intarsia

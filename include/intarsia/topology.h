@@ -16,7 +16,7 @@ namespace intarsia {
 /// What it costs a group of ranks to exchange data.
 struct Link {
   double latency = 0;   ///< seconds that each message takes on its way
-  double overhead = 0;  ///< seconds to start a collective, and to be done with it
+  double overhead = 0;  ///< seconds to start and to end a collective
   /// Bytes per second that a rank receives while all receive.
   double bandwidth = std::numeric_limits<double>::infinity();
   friend bool operator==(const Link&, const Link&) = default;
@@ -56,8 +56,8 @@ struct Topology {
   std::vector<Fused> axes = {};
   /// Bytes per second of a copy within a rank.
   double copy_bandwidth = std::numeric_limits<double>::infinity();
-  /// Operations per second of a rank's matrix products, in float32: where communication can hide
-  /// behind computation, how much of that there is.
+  /// Operations per second of a rank's matrix products, in float32: they tell how much
+  /// communication can hide behind computation.
   double flops = std::numeric_limits<double>::infinity();
   /// What a byte costs in the backend's own collectives, relative to one in an all-to-all.
   double all_gather = 1;

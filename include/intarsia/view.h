@@ -20,7 +20,7 @@ class View {
   static View reshape(const Shape& shape, const Shape& sizes);
   /// Joins the dims first..last, both included.
   static View flatten(const Shape& shape, std::int64_t first, std::int64_t last);
-  /// Cuts one dim into several; one of `sizes` may be -1.
+  /// Splits one dim into several; one of `sizes` may be -1.
   static View unflatten(const Shape& shape, std::int64_t dim, const Shape& sizes);
   static View transpose(const Shape& shape, std::int64_t a, std::int64_t b);
   /// Output dim i is input dim `dims[i]`.
@@ -60,28 +60,28 @@ class View {
 
 /// Why a view of a distributed tensor cannot be taken on local pieces, and what to do about it.
 struct Crossing {
-  /// The mesh axis whose cut the view would cross, and the input dim that it cuts.
+  /// The mesh axis that is in the way, and the input dim that it shards.
   std::size_t axis = 0;
   int dim = 0;
   /// The cheapest layout to move the input to first, and the layout that the view then has.
   Layout move_to;
   Layout then;
-  /// All of it in words.
+  /// The same in words.
   std::string why;
 };
 
 /// The layout after a view: exact, or none.
 struct ViewedLayout {
-  /// The layout for which every rank's local piece, viewed with the output's local sizes, is its
-  /// piece of the output; a rank that holds nothing of the output makes an empty piece instead,
-  /// since an empty piece cannot be expanded. Nothing is communicated.
+  /// With this layout, every rank's local piece, viewed with the output's local sizes, is its piece
+  /// of the output, and nothing is communicated. A rank that holds nothing of the output makes an
+  /// empty piece instead, since an empty piece cannot be expanded.
   std::optional<Layout> layout;
   /// Set exactly when `layout` is not.
   std::optional<Crossing> crossing;
 };
 
-/// Partial placements pass through every view unchanged.
-/// REQUIRES: the layout cuts no dimension beyond the view's input.
+/// The layout that a view has. Partial placements pass through every view unchanged.
+/// REQUIRES: the layout shards no dimension beyond the view's input.
 ViewedLayout view_layout(const Layout& layout, const View& view);
 
 }  // namespace intarsia

@@ -3,9 +3,9 @@
 
 namespace intarsia {
 
-/// For interpreters: a lock that this thread may hold must not be kept while it waits, since
-/// threads of a backend may want it too. `leave` is called before, and what it gave is handed to
-/// `come_back` after. The Python package gives back the interpreter's lock so.
+/// For interpreters. A lock that this thread may hold must not be kept while it waits, since
+/// threads of a backend may want it too. `leave` is called before a wait, and what it returns is
+/// passed to `come_back` afterwards. The Python package releases the interpreter's lock so.
 struct AroundWaits {
   void* (*leave)() = nullptr;
   void (*come_back)(void* left) = nullptr;

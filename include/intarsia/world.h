@@ -34,8 +34,8 @@ class Wire;
 struct Topology;
 struct HostedGroups;
 
-/// How slow a wire shall be, for tests and to ask what a slower one would cost: no collective is
-/// done before `latency + bytes / bytes_per_second`, and those of one group follow each other.
+/// How slow a wire is made, for tests and to see what a slower one would cost: no collective ends
+/// before `latency + bytes / bytes_per_second`, and those of one group follow each other.
 struct WireDelay {
   std::chrono::microseconds latency{0};
   double bytes_per_second = 0;  ///< 0: only the latency counts
@@ -148,8 +148,8 @@ class World : public std::enable_shared_from_this<World> {
   static std::shared_ptr<World> connect(const Rendezvous& rendezvous,
                                         const WorldOptions& options = {});
 
-  /// Uses a process group that someone else made, by the name that torch.distributed registered it
-  /// under, or itself. Smaller groups are made through its store.
+  /// Uses a process group that someone else made: the one that torch.distributed registered under
+  /// this name, or the one that is passed. Smaller groups are made through its store.
   static std::shared_ptr<World> adopt(const std::string& group_name,
                                       const WorldOptions& options = {});
   static std::shared_ptr<World> adopt(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
@@ -168,9 +168,9 @@ class World : public std::enable_shared_from_this<World> {
   std::int64_t size() const { return parts_.size; }
   std::span<const std::int64_t> hosted() const { return parts_.hosted; }
   int local_rank() const { return parts_.local_rank; }
-  /// Where distributed tensors say that they are.
+  /// The device that distributed tensors say they are on.
   at::Device device() const { return parts_.device; }
-  /// Where their pieces are: there, or, in a simulated world, on the meta device.
+  /// The device that their pieces are on: the same or, in a simulated world, the meta device.
   at::Device piece_device() const {
     return parts_.simulated ? at::Device(at::kMeta) : parts_.device;
   }
@@ -184,7 +184,7 @@ class World : public std::enable_shared_from_this<World> {
   std::chrono::milliseconds timeout() const { return parts_.timeout; }
   Ledger& ledger() { return *ledger_; }
   const Ledger& ledger() const { return *ledger_; }
-  /// It outlives the world as long as results under way may have to quote it.
+  /// The same, which outlives the world as long as errors of results under way may quote it.
   std::shared_ptr<Ledger> shared_ledger() const { return ledger_; }
 
   /// The groups along the named axes of a mesh, fused into one when there are several: the first
@@ -209,7 +209,8 @@ class World : public std::enable_shared_from_this<World> {
   void close();
   bool closed() const;
 
-  /// What an upper layer keeps for each world: made on first use, and dropped with the world.
+  /// Something that an upper layer keeps for each world: made on first use, and dropped with the
+  /// world.
   class Extension {
    public:
     virtual ~Extension() = default;

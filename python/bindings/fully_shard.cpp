@@ -10,7 +10,8 @@ using namespace pybind11::literals;
 namespace intarsia {
 namespace {
 
-/// What Python passes for one parameter: name, tensor, and its layout in use if it is cut already.
+/// What Python passes for one parameter: name, tensor, and its layout in use if it is sharded
+/// already.
 using Given = std::tuple<std::string, at::Tensor, std::optional<Layout>>;
 
 std::vector<ParameterGroup> to_groups(

@@ -195,7 +195,7 @@ void bind_layout_class(py::module_& m) {
       .finalize();
 
   const auto strided = py::arg_v("strided", StridedMeans::data, "StridedMeans.data");
-  py::class_<Layout> layout(m, "Layout", "How a tensor lies over a mesh: [dp=2,tp=4] S(0),R.");
+  py::class_<Layout> layout(m, "Layout", "How a tensor is laid out on a mesh: [dp=2,tp=4] S(0),R.");
   copy_as_value(layout);
   layout.def(py::init<>())
       .def(py::init([](const Mesh& mesh, const std::vector<Placement>& placements,
@@ -230,7 +230,7 @@ void bind_layout_class(py::module_& m) {
           "placement",
           [](const Layout& self, std::string_view axis) { return self.placement(axis); }, "axis"_a)
       .def("axes_of", &Layout::axes_of, "dim"_a)
-      .def("cuts", [](const Layout& self) { return to_tuple(self.cuts()); })
+      .def("sharding_axes", [](const Layout& self) { return to_tuple(self.sharding_axes()); })
       .def("has_default_order", &Layout::has_default_order)
       .def("is_replicated", &Layout::is_replicated)
       .def("has_partial", &Layout::has_partial)

@@ -8,7 +8,8 @@ using namespace pybind11::literals;
 namespace intarsia {
 
 void bind_prove(py::module_& m) {
-  py::class_<CounterExample>(m, "CounterExample", "A call whose result differs from the whole op.")
+  py::class_<CounterExample>(m, "CounterExample",
+                             "A call whose result differs from the op on full tensors.")
       .def_readonly("call", &CounterExample::call)
       .def_readonly("difference", &CounterExample::difference)
       .def("__repr__",

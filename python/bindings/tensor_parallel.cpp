@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bind.h"
+#include "intarsia/pattern.h"
 #include "intarsia/tensor_parallel.h"
 
 using namespace pybind11::literals;
@@ -38,6 +39,12 @@ std::vector<LinearParameters> linears_of(const std::vector<Given>& given) {
 }  // namespace
 
 void bind_tensor_parallel(py::module_& m) {
+  m.def("matches", &matches, "name"_a, "pattern"_a,
+        "Whether a name fits a pattern of `fnmatch`, in which `|` separates alternatives.");
+  m.def(
+      "matches_parts", &matches_parts, "name"_a, "pattern"_a,
+      "The same where `*` stands for letters of one part of the name: `layers.*` fits `layers.0`, "
+      "and not `layers.0.norm`.");
   py::class_<ModuleStyle> style(m, "ModuleStyle", "What a plan does to a module, along its axis.");
   copy_as_value(style);
   style
@@ -48,15 +55,16 @@ void bind_tensor_parallel(py::module_& m) {
       .def_readonly("input", &ModuleStyle::input)
       .def_readonly("output", &ModuleStyle::output)
       .def_readonly("heads", &ModuleStyle::heads);
-  bind_style(m, "column", column, "A linear module whose outputs are cut: weight S(0), bias S(0).");
-  bind_style(m, "row", row, "A linear module whose inputs are cut: weight S(1), bias R.");
-  bind_style(m, "vocabulary", vocabulary, "An embedding whose vocabulary is cut: weight S(0).");
-  m.def("sequence", &sequence, "dim"_a = 1, "A norm whose input is cut along the sequence.");
+  bind_style(m, "column", column,
+             "A linear module whose outputs are sharded: weight S(0), bias S(0).");
+  bind_style(m, "row", row, "A linear module whose inputs are sharded: weight S(1), bias R.");
+  bind_style(m, "vocabulary", vocabulary, "An embedding whose vocabulary is sharded: weight S(0).");
+  m.def("sequence", &sequence, "dim"_a = 1, "A norm whose input is sharded along the sequence.");
   m.def("prepare_input", &prepare_input, "placement"_a);
   m.def("prepare_output", &prepare_output, "placement"_a);
 
-  py::class_<TensorParallelPlan> plan(m, "TensorParallelPlan",
-                                      "Which modules are cut along one axis of a mesh, by names.");
+  py::class_<TensorParallelPlan> plan(
+      m, "TensorParallelPlan", "Which modules are sharded along one axis of a mesh, by names.");
   copy_as_value(plan);
   plan.def(py::init([](std::vector<std::pair<std::string, ModuleStyle>> modules, std::string axis,
                        std::int64_t chunks) {
@@ -83,9 +91,9 @@ void bind_tensor_parallel(py::module_& m) {
   m.def("wanted_input", &wanted_input, "plan"_a, "module"_a);
   m.def("wanted_output", &wanted_output, "plan"_a, "module"_a);
   m.def("placed_input", &placed_input, "x"_a, "plan"_a, "module"_a, WithoutGil(),
-        "A tensor as the plan wants what enters the module of this name.");
+        "A tensor, placed as the plan says for the input of this module.");
   m.def("placed_output", &placed_output, "x"_a, "plan"_a, "module"_a, WithoutGil(),
-        "A tensor as the plan wants what leaves the module of this name.");
+        "A tensor, placed as the plan says for the output of this module.");
   m.def(
       "gathered_linears",
       [](const at::Tensor& x, const std::vector<Given>& linears, const std::string& axis,

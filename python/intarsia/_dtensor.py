@@ -103,7 +103,7 @@ def to_dtensor(tensor: Tensor, device_mesh: DeviceMesh) -> DTensor:
         sizes = [(mesh.name(axis), given.size(axis)) for axis in range(given.axes())]
         given = _C.Mesh.of_ranks(sizes, device_mesh.mesh.flatten().tolist())
     if given != mesh:
-        raise ValueError(f"[to_dtensor] the tensor lies on {mesh}, but the device mesh is {given}")
+        raise ValueError(f"[to_dtensor] the tensor is on {mesh}, but the device mesh is {given}")
     spelled = layout.strided_spelling()
     if spelled is None:
         raise NotImplementedError(f"[to_dtensor] DTensor has no placements for {layout}; redistribute first")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -17,7 +16,7 @@ from ._world import MeshLike, to_mesh
 from ._world import mesh as default_mesh
 
 
-# A handle lives as long as its module, so that one may leave it lying about.
+# A handle lives as long as its module, so that callers need not keep it.
 _shardings: weakref.WeakKeyDictionary[nn.Module, list[Sharding]] = weakref.WeakKeyDictionary()
 
 
@@ -49,7 +48,7 @@ class Sharding:
         return self._sharded.gathered()
 
     def most_gathered(self) -> int:
-        """The most there ever were."""
+        """The most groups that were gathered at one time."""
         return self._sharded.most_gathered()
 
     def groups(self) -> list[_C.GroupReport]:
@@ -73,7 +72,7 @@ def _blocks(module: nn.Module, patterns: Sequence[str] | None) -> list[str]:
         return found
     out = []
     for pattern in patterns:
-        fits = [n for n in fnmatch.filter(names, pattern) if n.count(".") == pattern.count(".")]
+        fits = [name for name in names if _C.matches_parts(name, pattern)]
         if not fits:
             raise ValueError(f"[fully_shard] {pattern!r} fits none of the modules {', '.join(names)}")
         out += fits
@@ -112,17 +111,17 @@ def fully_shard(
     """Shards the parameters of a module in place: each rank stores a piece, and an op that uses one gets it
     gathered.
 
-    `shard`: the mesh axes over which parameters are cut; `replicate`: axes over which whole sets of pieces are
-    replicated (hybrid sharding). Parameters that are plain are distributed first, by the patterns of `layouts`
-    or by a plan of tensor parallelism, and those on torch.device("meta") are made in pieces: no rank ever
-    holds a whole one, unless it uses it; who sets their values, and `init`: see parallelize. Parameters that are
-    distributed already are used as they lie.
+    `shard`: the mesh axes that shard the parameters; `replicate`: axes along which each piece is replicated (hybrid
+    sharding). Plain parameters are distributed first, by the patterns of `layouts` or by a plan of tensor parallelism.
+    Those on torch.device("meta") are made in pieces: no rank holds a full one, except while it uses it. Who sets their
+    values, and `init`: see parallelize. Parameters that are distributed already are used in the layout
+    that they have.
     `blocks`: patterns of module names, such as `layers.*`: the parameters of each module that fits are gathered
-    together; without it, the elements of the outermost ModuleLists and Sequentials are. `dims`: which dimension
-    to cut, by pattern of names; else the first. `param_dtype`: what is gathered and computed with, to which the
-    module's floating inputs are cast; `reduce_dtype`: what gradients are reduced in; `output_dtype`: what the module's
-    floating outputs are cast to. Where it raises, nothing was changed. See intarsia/fully_shard.h. Communicates
-    nothing.
+    together; without it, the elements of the outermost ModuleLists and Sequentials are. `dims`: which dimension is
+    sharded, by pattern of names; otherwise the first. `param_dtype`: the dtype that is gathered and computed with, to
+    which the module's floating inputs are cast; `reduce_dtype`: the dtype in which gradients are reduced;
+    `output_dtype`: the dtype to which the module's floating outputs are cast. Where it raises, nothing was changed. See
+    intarsia/fully_shard.h. Communicates nothing.
     """
     on = default_mesh() if mesh is None else to_mesh(mesh)
     axes = [shard] if isinstance(shard, str) else list(shard)

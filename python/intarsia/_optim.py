@@ -95,8 +95,8 @@ def keep_identity(old: torch.nn.Parameter, new: torch.nn.Parameter, name: str) -
 
 
 def balanced_owners(costs: Sequence[int], ranks: int) -> list[int]:
-    """Who does which of many tasks, so that the busiest rank has little more than the others: the longest
-    first, each to who has least so far."""
+    """The rank that does each of many tasks, such that the busiest rank has little more to do than the others: tasks are
+    given out by falling cost, each to the rank that has least so far."""
     return _C.balanced_owners(list(costs), ranks)
 
 
@@ -107,14 +107,14 @@ def orthogonalize(
     eps: float = 1e-7,
     ns_dtype: torch.dtype = torch.bfloat16,
 ) -> list[Tensor]:
-    """Orthogonal matrices near those given, in their layouts: each is made by one rank, to which it travels
-    whole, all in one exchange, and in another one back. COLLECTIVE: all ranks of the meshes."""
+    """Orthogonal matrices near those given, in their layouts. Each is computed by one rank, which gets the full matrix.
+    All of them travel in one exchange, and back in another one. COLLECTIVE: all ranks of the meshes."""
     return _C.orthogonalize(list(matrices), ns_coefficients, ns_steps, eps, ns_dtype)
 
 
 class Muon(torch.optim.Optimizer):
     """torch.optim.Muon for distributed matrices, with the same options, defaults and states; plain ones work
-    too. Each matrix is orthogonalized by one rank. `ns_dtype`: in which, and in which matrices travel."""
+    too. Each matrix is orthogonalized by one rank. `ns_dtype`: the dtype of that computation, in which matrices are also sent."""
 
     def __init__(
         self,

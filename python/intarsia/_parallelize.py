@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 from collections.abc import Callable, Mapping
 
@@ -41,7 +40,7 @@ class Placing:
         named = self._plain_and_other()
         every = [name for names, _ in named for name in names]
         for pattern in patterns:
-            if not fnmatch.filter(every, pattern):
+            if not any(_C.matches(name, pattern) for name in every):
                 raise ValueError(
                     f"[{where}] {pattern!r} fits no parameter or buffer; there are {', '.join(every)}"
                 )
@@ -62,7 +61,7 @@ class Placing:
         """The layout of the first pattern that fits one of the names, else R on every axis."""
         try:
             for pattern, given in patterns.items():
-                if fnmatch.filter(names, pattern):
+                if any(_C.matches(name, pattern) for name in names):
                     layout = to_layout(given, self._mesh, tensor.dim())
                     break
             else:

@@ -42,10 +42,10 @@ def describe_with_pieces(tensor: Tensor) -> str:
     elif tensor.requires_grad:
         history = ", requires_grad=True"
     head = f"distributed {_C.describe(tensor)}{history}"
-    lies, pieces = _C.layout_of(tensor), _pieces(tensor)
+    layout, pieces = _C.layout_of(tensor), _pieces(tensor)
 
     def piece_text(rank: int, piece: Tensor) -> str:
-        held = _C.boxes(lies, list(tensor.shape), lies.mesh().coordinate_of(rank))
+        held = _C.boxes(layout, list(tensor.shape), layout.mesh().coordinate_of(rank))
         return f"rank {rank} holds {held}:\n{piece!r}"
 
     if not pieces:
@@ -102,11 +102,11 @@ def reduce(tensor: Tensor) -> tuple:
     """For pickling: the pieces, and where they belong."""
     world = _C.world_of(tensor)
     # A view is pickled as a tensor of its own, without gaps.
-    whole = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
-    pieces = [piece for _, piece in _pieces(whole)]
+    dense = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+    pieces = [piece for _, piece in _pieces(dense)]
     if not pieces:
         raise ValueError(f"[pickle] rank {world.rank()} holds no piece of {_C.describe(tensor)}")
-    layout, shape, strides = str(_C.layout_of(whole)), tuple(whole.shape), tuple(whole.stride())
+    layout, shape, strides = str(_C.layout_of(dense)), tuple(dense.shape), tuple(dense.stride())
     args = (pieces, layout, shape, strides, world.hosted(), world.size(), tensor.requires_grad)
     state = torch._utils._get_obj_state(tensor)
     if state or type(tensor) is not Tensor:
@@ -116,12 +116,12 @@ def reduce(tensor: Tensor) -> tuple:
 
 def new_beside(tensor: Tensor, data, *, dtype=None, device=None, requires_grad=False) -> Tensor:
     """What new_tensor makes: replicated, as new_zeros of other sizes is, and on the world's device."""
-    whole = data.detach().clone() if isinstance(data, Tensor) else torch.tensor(data)
-    whole = whole.to(dtype or tensor.dtype)
-    if not _C.has_layout(whole):
+    value = data.detach().clone() if isinstance(data, Tensor) else torch.tensor(data)
+    value = value.to(dtype or tensor.dtype)
+    if not _C.has_layout(value):
         layout = _C.Layout.replicated(_C.layout_of(tensor).mesh())
-        whole = _C.distribute(whole, layout, _C.world_of(tensor))
-    return whole.requires_grad_(requires_grad)
+        value = _C.distribute(value, layout, _C.world_of(tensor))
+    return value.requires_grad_(requires_grad)
 
 
 def _is_distributed(module: torch.nn.Module, *given) -> bool:
@@ -141,7 +141,7 @@ def check_assignment(module: nn.Module, state: Mapping[str, object]) -> None:
 
 def _refuse_memory(where: str, tensor: Tensor):
     raise TypeError(
-        f"[{where}] {_C.describe(tensor)} lies in pieces and has no memory of its own; take intarsia.full(tensor) or "
+        f"[{where}] {_C.describe(tensor)} is stored in pieces and has no memory of its own; take intarsia.full(tensor) or "
         "intarsia.local(tensor), and to save a model intarsia.full_state_dict(module)"
     )
 
@@ -151,7 +151,7 @@ def _refuse_checkpoint(tensor: Tensor):
     if not _C.has_layout(tensor):
         raise AttributeError
     raise NotImplementedError(
-        f"[checkpoint] torch.distributed.checkpoint does not know how {_C.describe(tensor)} lies; save "
+        f"[checkpoint] torch.distributed.checkpoint does not know the layout of {_C.describe(tensor)}; save "
         "intarsia.full_state_dict(module), and load with intarsia.load_full_state_dict(module, state)"
     )
 

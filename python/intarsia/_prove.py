@@ -44,16 +44,15 @@ def add_rule(
     fixed: Sequence[str] = (),
     follows_strides: bool = False,
 ) -> Rule:
-    """Adds the rule of an op, `mylib::op`, or one that is used instead of ours, the last added first.
+    """Adds the rule of an op, `mylib::op`. The op may have a rule already: the one that was added last is used.
 
-    `rows`: how operands and results may lie along one axis of a mesh, such as `S(0),R -> S(0)`, besides all
-    replicated; or a function that says it for a call; or, as one text, index notation: `MK,KN -> MN` names the
-    last dimensions of operands and results, capitals those that can be cut, and says sizes too (rule.h has it
-    all). `sizes`: a function that gives the sizes of each
-    result, or None where only the result can say them; without it they are those of the first tensor.
-    `fixed`: float arguments on whose value rows or sizes depend. `follows_strides`: the result lies in memory
-    in the order of the operands, as for pointwise ops. Every process must add the same rules, before it uses
-    the op.
+    `rows`: the placements of operands and results along one axis of a mesh, such as `S(0),R -> S(0)`; that all may be
+    replicated goes without saying. Instead of a list, a function that gives the rows for a call; or, as one text, index
+    notation: `MK,KN -> MN` names the last dimensions of operands and results. Capitals are dimensions that can be
+    sharded. It says the sizes of results, too (rule.h describes all of it). `sizes`: a function that gives the sizes of
+    each result, or None where only the result can say them; without it they are those of the first tensor. `fixed`:
+    float arguments on whose value rows or sizes depend. `follows_strides`: the result has the operands' order of strides
+    in memory, as for pointwise ops. Every process must add the same rules, before it uses the op.
     """
     given = rows if callable(rows) or isinstance(rows, str) else list(rows)
     return Rule(name, _C.add_rule(name, given, sizes, list(fixed), follows_strides))
@@ -70,7 +69,7 @@ def _options(given: dict[str, object]) -> _C.ProofOptions:
 
 
 def prove(op: str, samples: Sequence[str] | None = None, **options) -> _C.Proof:
-    """Runs the rule of an op on many ranks and layouts, in this process, and compares with the whole op.
+    """Runs the rule of an op on many ranks and layouts, in this process, and compares with the op on full tensors.
 
     `samples`: calls in text form, such as `mylib::op(f64[6, 4], f64[4], scale=2.0)`, or the arguments alone;
     most ops of ATen have some. Options: `ranks` (sizes of one axis), `combinations`, `sampled` (how many are

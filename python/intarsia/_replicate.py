@@ -1,4 +1,4 @@
-"""Data parallel for plain modules: every rank holds the whole model, and gradients are averaged."""
+"""Data parallel for plain modules: every rank holds the full model, and gradients are averaged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._world import MeshLike, to_mesh
 from ._world import mesh as default_mesh
 from ._world import world as default_world
 
-# A handle lives as long as its module, so that one may leave it lying about.
+# A handle lives as long as its module, so that callers need not keep it.
 _replicas: weakref.WeakKeyDictionary[torch.nn.Module, Replica] = weakref.WeakKeyDictionary()
 
 
@@ -32,10 +32,10 @@ class SyncBatchNorm(torch.nn.SyncBatchNorm):
         self._check_non_zero_input_channels(input)
         return self._normalise(input, *over)
 
-    def _normalise(self, input: torch.Tensor, terms: _C.Layout, world: _C.World) -> torch.Tensor:
+    def _normalise(self, input: torch.Tensor, partial: _C.Layout, world: _C.World) -> torch.Tensor:
         def total(mine: torch.Tensor) -> torch.Tensor:
-            # Every rank goes on with the sum by itself, so its gradient is a term of the whole one.
-            return _C.full(_C.from_local(mine, terms, world), terms)
+            # Every rank computes on with the sum by itself, so its gradient is a partial value of the gradient.
+            return _C.full(_C.from_local(mine, partial, world), partial)
 
         x = input if input.dtype == torch.float64 else input.float()
         inner = [d for d in range(x.dim()) if d != 1]
@@ -65,11 +65,11 @@ class SyncBatchNorm(torch.nn.SyncBatchNorm):
 
 def _normalise_over_replicas(module: torch.nn.Module, mesh: _C.Mesh, axes: Sequence[str], world: _C.World) -> None:
     group = mesh.slice(list(axes), world.rank())
-    terms = _C.Layout.parse(",".join(["P(sum)"] * group.axes()), group)
+    partial = _C.Layout.parse(",".join(["P(sum)"] * group.axes()), group)
     for part in module.modules():
         if type(part) in (torch.nn.SyncBatchNorm, SyncBatchNorm):
             part.__class__ = SyncBatchNorm
-            _normalised[part] = terms, world
+            _normalised[part] = partial, world
 
 
 def _normalise_alone(module: torch.nn.Module) -> None:

@@ -26,15 +26,15 @@ class _Filling:
             return known[1]
         if self._only_on_rank_0 and _C.has_layout(tensor):
             self.keeps = self.keeps and 0 in _C.world_of(tensor).hosted()
-        whole = _C.full(tensor.detach()) if _C.has_layout(tensor) else tensor.detach()
+        value = _C.full(tensor.detach()) if _C.has_layout(tensor) else tensor.detach()
         if not self.keeps:
-            whole = whole.new_empty(0)  # but known, so that all ranks gather the same tensors
-        elif self._cpu and whole.device.type != "cpu":
-            whole = whole.cpu()
+            value = value.new_empty(0)  # but known, so that all ranks gather the same tensors
+        elif self._cpu and value.device.type != "cpu":
+            value = value.cpu()
         else:
-            whole = whole.clone()
-        self._made[id(tensor)] = tensor, whole
-        return whole
+            value = value.clone()
+        self._made[id(tensor)] = tensor, value
+        return value
 
 
 def full_state_dict(
@@ -124,8 +124,8 @@ def full_optimizer_state_dict(
     names = _names(optimizer, module, "full_optimizer_state_dict")
     groups = []
     for group, named in zip(state["param_groups"], names, strict=True):
-        whole = {key: filling.full(value) if isinstance(value, Tensor) else value for key, value in group.items()}
-        groups.append(whole if named is None else {**whole, "param_names": named})
+        entries = {key: filling.full(value) if isinstance(value, Tensor) else value for key, value in group.items()}
+        groups.append(entries if named is None else {**entries, "param_names": named})
     # Parameters without a state yet say who keeps what, too.
     for group in optimizer.param_groups:
         for p in group["params"]:

@@ -41,21 +41,22 @@ def _layouts(
     layout: LayoutLike, mesh: MeshLike | None, grad_layout: LayoutLike | None, dims: int | None
 ) -> tuple[_C.Layout, _C.Layout | None]:
     """A layout, and that of its gradient on the same mesh."""
-    lies = to_layout(layout, mesh, dims)
-    return lies, None if grad_layout is None else to_layout(grad_layout, lies.mesh(), dims)
+    chosen = to_layout(layout, mesh, dims)
+    return chosen, None if grad_layout is None else to_layout(grad_layout, chosen.mesh(), dims)
 
 
 def _sizes(sizes: int | Sequence[int]) -> list[int]:
     return [sizes] if isinstance(sizes, int) else list(sizes)
 
 
-# ---- cutting, joining, moving ------------------------------------------------------------------
+# ---- distributing, gathering, moving -----------------------------------------------------------
 
 
 def distribute(
     full: Tensor, layout: LayoutLike, *, mesh: MeshLike | None = None, world: _C.World | None = None
 ) -> Tensor:
-    """Cuts a full tensor, which must be the same on all ranks, into pieces. Communicates nothing."""
+    """A full tensor in this layout: each rank keeps its piece. REQUIRES: the tensor is the same on all ranks.
+    Communicates nothing."""
     return _C.distribute(full, to_layout(layout, mesh, full.dim()), world or default_world())
 
 
@@ -70,10 +71,10 @@ def from_local(
     grad_layout: LayoutLike | None = None,
 ) -> Tensor:
     """Takes a local tensor as this rank's piece, without copying. `shape`: the global sizes, if uneven;
-    `strides`: those of the whole, if not row-major."""
-    lies, grad = _layouts(layout, mesh, grad_layout, piece.dim())
+    `strides`: those of the full tensor, if not row-major."""
+    chosen, grad = _layouts(layout, mesh, grad_layout, piece.dim())
     return _C.from_local(
-        piece, lies, world or default_world(), shape and list(shape), grad, strides and list(strides)
+        piece, chosen, world or default_world(), shape and list(shape), grad, strides and list(strides)
     )
 
 
@@ -88,14 +89,15 @@ def from_locals(
     grad_layout: LayoutLike | None = None,
 ) -> Tensor:
     """The same for the pieces of all ranks that this process hosts, in their order: for lockstep."""
-    lies, grad = _layouts(layout, mesh, grad_layout, pieces[0].dim() if pieces else None)
+    chosen, grad = _layouts(layout, mesh, grad_layout, pieces[0].dim() if pieces else None)
     return _C.from_locals(
-        list(pieces), lies, world or default_world(), shape and list(shape), grad, strides and list(strides)
+        list(pieces), chosen, world or default_world(), shape and list(shape), grad, strides and list(strides)
     )
 
 
 def local(tensor: Tensor, grad_layout: LayoutLike | None = None) -> Tensor:
-    """This rank's piece, sharing memory. `grad_layout`: needed where the tensor is not cut."""
+    """This rank's piece, sharing memory. `grad_layout`: the layout of its gradient; needed where some axis
+    does not shard the tensor and gradients are wanted."""
     return _C.local(tensor, _beside(grad_layout, tensor))
 
 
@@ -105,7 +107,7 @@ def locals(tensor: Tensor, grad_layout: LayoutLike | None = None) -> list[Tensor
 
 
 def full(tensor: Tensor, grad_layout: LayoutLike | None = None) -> Tensor:
-    """The whole tensor on every rank, plain. COLLECTIVE: all ranks of the mesh."""
+    """The full tensor on every rank, plain. COLLECTIVE: all ranks of the mesh."""
     return _C.full(tensor, _beside(grad_layout, tensor))
 
 
@@ -162,10 +164,10 @@ def local_region(
 ) -> Tensor | list[Tensor]:
     """Code on plain local tensors between distributed ones.
 
-    Inputs are moved to the layouts `in_`; `body` gets this rank's pieces, one argument each, and returns its
-    pieces of the outputs, which lie as `out`. Where `out` is one layout, body returns one tensor, and so
-    does this. `grads`: the layouts in which gradients of the inputs leave `body`; may be None for inputs that are
-    cut on every axis. `shapes`: the global sizes of outputs whose cut is uneven.
+    Inputs are redistributed to the layouts `in_`. `body` gets this rank's pieces of them, one argument each, and
+    returns this rank's pieces of the outputs, which are laid out as `out`. Where `out` is one layout, `body` returns
+    one tensor, and so does this. `grads`: the layouts in which gradients of the inputs leave `body`; may be None for
+    inputs that every axis shards. `shapes`: the global sizes of outputs that are sharded unevenly.
     """
     if not inputs:
         raise ValueError("[local_region] takes at least one input, the first of which is distributed")
@@ -182,7 +184,7 @@ def local_region(
     return results[0] if single else results
 
 
-# ---- factories: each rank makes its piece, nothing is sent, random values are those of one rank ----
+# ---- factories: each rank makes its piece, nothing is sent; random values are the same in every layout ----
 
 
 def _factory(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -196,8 +198,8 @@ def _factory(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
         requires_grad: bool = False,
     ) -> Tensor:
         size = _sizes(sizes)
-        lies = to_layout(layout, mesh, len(size))
-        return make(size, lies, world or default_world(), dtype, requires_grad)
+        chosen = to_layout(layout, mesh, len(size))
+        return make(size, chosen, world or default_world(), dtype, requires_grad)
 
     factory.__name__ = factory.__qualname__ = make.__name__
     factory.__doc__ = f"A distributed tensor like torch.{make.__name__}, of which each rank makes its piece."

@@ -33,35 +33,39 @@ def _maybe(given: PlacementLike | None) -> _C.Placement | None:
 def column(
     *, input: PlacementLike | None = None, output: PlacementLike | None = None, heads: int = 0
 ) -> ModuleStyle:
-    """A linear module whose outputs are cut: weight S(0), bias S(0). `input`, `output`: how what enters and
-    leaves it shall lie along the axis. `heads`: how many it makes, which the axis must divide."""
+    """A linear module whose outputs are sharded: weight S(0), bias S(0).
+
+    `input`, `output`: placements along the axis of the tensors that enter and leave the module; None: left as they
+    are. `heads`: how many attention heads the sharded dimension holds; the axis must divide them.
+    """
     return _C.column(_maybe(input), _maybe(output), heads)
 
 
 def row(
     *, input: PlacementLike | None = None, output: PlacementLike | None = None, heads: int = 0
 ) -> ModuleStyle:
-    """A linear module whose inputs are cut: weight S(1), bias R. Terms of a sum leave it."""
+    """A linear module whose inputs are sharded: weight S(1), bias R. Its output is partial, P(sum). Options are those of
+    column()."""
     return _C.row(_maybe(input), _maybe(output), heads)
 
 
 def vocabulary(*, input: PlacementLike | None = None, output: PlacementLike | None = None) -> ModuleStyle:
-    """An embedding whose vocabulary is cut: weight S(0). Terms of a sum leave it."""
+    """An embedding whose vocabulary is sharded: weight S(0). Its output is partial, P(sum)."""
     return _C.vocabulary(_maybe(input), _maybe(output))
 
 
 def sequence(dim: int = 1) -> ModuleStyle:
-    """A norm whose input is cut along the sequence: parameters R, input S(dim)."""
+    """A norm whose input is sharded along the sequence: parameters R, input S(dim)."""
     return _C.sequence(dim)
 
 
 def prepare_input(placement: PlacementLike) -> ModuleStyle:
-    """Only places what enters."""
+    """Any module, of which only the input is placed."""
     return _C.prepare_input(_placement(placement))
 
 
 def prepare_output(placement: PlacementLike) -> ModuleStyle:
-    """Only places what leaves."""
+    """Any module, of which only the output is placed."""
     return _C.prepare_output(_placement(placement))
 
 
@@ -72,28 +76,29 @@ def placed(x: Tensor, axis: str, placement: PlacementLike) -> Tensor:
 
 
 def gathered_linears(x: Tensor, linears: Sequence[nn.Linear], axis: str, chunks: int = 0) -> list[Tensor]:
-    """Linear layers of one input that is cut along a sequence: each of `placed(x, axis, "R")`, where chunks of `x`
-    travel while others are multiplied. `chunks`: 1, as a whole; 0, as many as take least time by the topology.
+    """Linear layers of one input that is sharded along the sequence: each layer of `placed(x, axis, "R")`. Chunks of `x`
+    are sent while others are multiplied. `chunks`: 1, all of it at once; 0, as many as take least time by the topology.
     COLLECTIVE: all ranks of the mesh."""
     return _C.gathered_linears(x, [(linear.weight, linear.bias) for linear in linears], axis, chunks)
 
 
 def scattered_linear(x: Tensor, linear: nn.Linear, axis: str, dim: int, chunks: int = 0) -> Tensor:
-    """A linear layer that leaves terms of a sum, of which each rank keeps a part: `placed(linear(x), axis, S(dim))`,
-    where chunks travel while others are multiplied. COLLECTIVE: all ranks of the mesh."""
+    """A linear layer with a partial result, which is reduced so that each rank keeps a shard:
+    `placed(linear(x), axis, S(dim))`. Chunks are sent while others are multiplied. `chunks`: as in gathered_linears.
+    COLLECTIVE: all ranks of the mesh."""
     return _C.scattered_linear(x, (linear.weight, linear.bias), axis, dim, chunks)
 
 
 def placed_linears(
     x: Tensor, plan: TensorParallelPlan, module: str, linears: Sequence[nn.Linear]
 ) -> list[Tensor]:
-    """Linear layers of what enters the module of this name, as the plan wants it: in `plan.chunks` where that
-    gathers. On plain tensors, just the layers."""
+    """Linear layers of the input of the module of this name, placed as the plan says. Where that gathers, it is done
+    in `plan.chunks` chunks. On plain tensors, just the layers."""
     return _C.placed_linears(x, plan, module, [(linear.weight, linear.bias) for linear in linears])
 
 
 def placed_linear(x: Tensor, plan: TensorParallelPlan, module: str, linear: nn.Linear) -> Tensor:
-    """A linear layer with its result as the plan wants what leaves the module of this name."""
+    """A linear layer whose result is placed as the plan says for the output of the module of this name."""
     return _C.placed_linear(x, plan, module, (linear.weight, linear.bias))
 
 
@@ -117,7 +122,7 @@ def _first_placed(values: Sequence[Any], axis: str, placement: _C.Placement) -> 
 
 
 def _linear_by_plan(linear: nn.Linear, plan: TensorParallelPlan, name: str, x: Tensor) -> Tensor:
-    """The forward of a linear module whose own input or output travels in chunks."""
+    """The forward of a linear module whose own input or output is sent in chunks."""
     if (wanted := _C.wanted_input(plan, name)) is None or not wanted.is_replicate():
         return placed_linear(placed_input(x, plan, name), plan, name, linear)
     return placed_output(placed_linears(x, plan, name, [linear])[0], plan, name)

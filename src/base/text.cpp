@@ -67,7 +67,7 @@ std::int64_t Cursor::integer() {
   skip_spaces();
   std::int64_t value = 0;
   const auto result = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
-  if (result.ec != std::errc()) fail_here("a whole number");
+  if (result.ec != std::errc()) fail_here("an integer");
   at_ = static_cast<std::size_t>(result.ptr - text_.data());
   return value;
 }

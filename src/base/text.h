@@ -53,8 +53,8 @@ template <class E, class... Parts>
 /// Whether `text` may name an axis: a letter or '_', then letters, digits or '_'.
 bool is_name(std::string_view text);
 
-/// Reads a text form from left to right; spaces between tokens are skipped. Each failure throws
-/// ValueError that shows the whole text and the position.
+/// Reads a text form from left to right; spaces between tokens are skipped. Each failure throws a
+/// ValueError that shows the full text and the position.
 class Cursor {
  public:
   Cursor(std::string_view where, std::string_view text) : where_(where), text_(text) {}

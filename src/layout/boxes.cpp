@@ -8,14 +8,14 @@
 namespace intarsia {
 namespace {
 
-using Cuts = FixedVector<Cut, kMaxAxes>;
+using DimShards = FixedVector<DimShard, kMaxAxes>;
 
-/// The cuts of one dimension, in order; each cuts what the one before left. `next` is the position
-/// in layout.cuts(), which lists the cuts by dimension.
-Cuts cuts_of(const Layout& layout, int dim, std::int64_t length, const Coordinate& at,
-             std::size_t& next) {
-  Cuts out;
-  const auto axes = layout.cuts();
+/// How axes shard one dimension, in order; each shards what the one before left. `next` is the
+/// position in layout.sharding_axes(), which lists the axes by dimension.
+DimShards shards_of(const Layout& layout, int dim, std::int64_t length, const Coordinate& at,
+                    std::size_t& next) {
+  DimShards out;
+  const auto axes = layout.sharding_axes();
   for (; next < axes.size() && layout.placement(axes[next]).dim() == dim; ++next) {
     const auto axis = static_cast<std::uint8_t>(axes[next]);
     out.push_back({length, layout.mesh().size(axis), at[axis], layout.placement(axis).split()});
@@ -25,20 +25,21 @@ Cuts cuts_of(const Layout& layout, int dim, std::int64_t length, const Coordinat
 }
 
 /// Calls `visit(range)` with the global ranges of the local positions [begin, end), which are
-/// positions in the result of the first `depth` cuts.
+/// positions in what the first `depth` of `shards` leave.
 template <class Visit>
-void for_each_run(const Cuts& cuts, std::size_t depth, Range local, const Visit& visit) {
+void for_each_run(const DimShards& shards, std::size_t depth, Range local, const Visit& visit) {
   if (local.begin >= local.end) return;
   if (depth == 0) return visit(local);
-  const Cut& cut = cuts[depth - 1];
-  const Range piece = chunk(cut.block(), cut.n, cut.i);
-  const std::int64_t full = cut.full_blocks();
-  // Positions lie block after block, `piece.size()` of each full block, then those of the rest.
+  const DimShard& shard = shards[depth - 1];
+  const Range piece = chunk(shard.block(), shard.n, shard.i);
+  const std::int64_t full = shard.full_blocks();
+  // Positions are stored block after block: `piece.size()` of each full block, then those of the
+  // rest.
   if (piece.size() > 0) {
     const std::int64_t last = std::min(ceil_div(local.end, piece.size()), full);
     for (std::int64_t b = local.begin / piece.size(); b < last; ++b) {
-      const std::int64_t shift = b * cut.block() + piece.begin - b * piece.size();
-      for_each_run(cuts, depth - 1,
+      const std::int64_t shift = b * shard.block() + piece.begin - b * piece.size();
+      for_each_run(shards, depth - 1,
                    {std::max(local.begin, b * piece.size()) + shift,
                     std::min(local.end, (b + 1) * piece.size()) + shift},
                    visit);
@@ -46,16 +47,18 @@ void for_each_run(const Cuts& cuts, std::size_t depth, Range local, const Visit&
   }
   const std::int64_t tail = full * piece.size();
   if (local.end > tail) {
-    const std::int64_t shift = full * cut.block() + chunk(cut.rest(), cut.n, cut.i).begin - tail;
-    for_each_run(cuts, depth - 1, {std::max(local.begin, tail) + shift, local.end + shift}, visit);
+    const std::int64_t shift =
+        full * shard.block() + chunk(shard.rest(), shard.n, shard.i).begin - tail;
+    for_each_run(shards, depth - 1, {std::max(local.begin, tail) + shift, local.end + shift},
+                 visit);
   }
 }
 
 /// Joins neighbouring ranges, so that equal sets of indices have equal runs.
 template <class Visit>
-void for_each_joined_run(const Cuts& cuts, std::int64_t held, const Visit& visit) {
+void for_each_joined_run(const DimShards& shards, std::int64_t held, const Visit& visit) {
   Range pending{0, 0};
-  for_each_run(cuts, cuts.size(), {0, held}, [&](Range r) {
+  for_each_run(shards, shards.size(), {0, held}, [&](Range r) {
     if (pending.end == r.begin && pending.size() > 0) {
       pending.end = r.end;
     } else {
@@ -66,8 +69,8 @@ void for_each_joined_run(const Cuts& cuts, std::int64_t held, const Visit& visit
   if (pending.size() > 0) visit(pending);
 }
 
-std::int64_t held_length(const Cuts& cuts, std::int64_t length) {
-  return cuts.empty() ? length : cuts.back().held();
+std::int64_t held_length(const DimShards& shards, std::int64_t length) {
+  return shards.empty() ? length : shards.back().held();
 }
 
 void check(std::string_view where, const Layout& layout, std::span<const std::int64_t> shape,
@@ -92,9 +95,9 @@ void check_dims(std::string_view where, const Layout& layout, std::size_t dims) 
                      dims);
   }
   if (layout.least_dims() <= dims) return;
-  fail<ValueError>(where, layout, " cuts dimension ", layout.least_dims() - 1,
+  fail<ValueError>(where, layout, " shards dimension ", layout.least_dims() - 1,
                    ", but the tensor has only ", dims, dims == 1 ? " dimension" : " dimensions",
-                   dims == 0 ? "" : concat("; cut one of 0..", dims - 1));
+                   dims == 0 ? "" : concat("; shard one of 0..", dims - 1));
 }
 
 void check_shape(std::string_view where, std::span<const std::int64_t> shape) {
@@ -153,19 +156,19 @@ Boxes boxes(const Layout& layout, std::span<const std::int64_t> shape, const Coo
   std::uint32_t total = 0;
   out.starts_.push_back(0);
   for (std::size_t d = 0; d < shape.size(); ++d) {
-    const Cuts cuts = cuts_of(layout, static_cast<int>(d), shape[d], at, next);
-    const std::int64_t held = held_length(cuts, shape[d]);
+    const DimShards shards = shards_of(layout, static_cast<int>(d), shape[d], at, next);
+    const std::int64_t held = held_length(shards, shape[d]);
     out.sizes_.push_back(held);
-    for_each_joined_run(cuts, held, [&](Range) { ++total; });
+    for_each_joined_run(shards, held, [&](Range) { ++total; });
     out.starts_.push_back(total);
   }
   out.runs_.reserve(total);
   next = 0;
   for (std::size_t d = 0; d < shape.size(); ++d) {
-    const Cuts cuts = cuts_of(layout, static_cast<int>(d), shape[d], at, next);
-    for_each_joined_run(cuts, out.sizes_[d], [&](Range r) { out.runs_.push_back(r); });
+    const DimShards shards = shards_of(layout, static_cast<int>(d), shape[d], at, next);
+    for_each_joined_run(shards, out.sizes_[d], [&](Range r) { out.runs_.push_back(r); });
     const auto runs = out.runs(d);
-    const bool untouched = cuts.empty() && shape[d] == 0;
+    const bool untouched = shards.empty() && shape[d] == 0;
     out.offset_.push_back(!runs.empty() ? runs[0].begin : untouched ? 0 : shape[d]);
   }
   return out;
@@ -176,7 +179,8 @@ Shape local_shape(const Layout& layout, std::span<const std::int64_t> shape, con
   Shape out;
   std::size_t next = 0;
   for (std::size_t d = 0; d < shape.size(); ++d) {
-    out.push_back(held_length(cuts_of(layout, static_cast<int>(d), shape[d], at, next), shape[d]));
+    out.push_back(
+        held_length(shards_of(layout, static_cast<int>(d), shape[d], at, next), shape[d]));
   }
   return out;
 }

@@ -18,15 +18,15 @@ inline Range chunk(std::int64_t length, std::int64_t n, std::int64_t i) {
   return {std::min(i * size, length), std::min((i + 1) * size, length)};
 }
 
-/// One cut of a dimension by one axis: `length` positions in `split` blocks, each block in `n`
-/// chunks, of which the rank holds the i-th of every block.
-struct Cut {
+/// How one axis shards a dimension: `length` positions in `blocks` blocks, and each block in `n`
+/// chunks. The rank holds the i-th chunk of every block.
+struct DimShard {
   std::int64_t length;
   std::int64_t n;
   std::int64_t i;
-  std::int64_t split;
+  std::int64_t blocks;
 
-  std::int64_t block() const { return ceil_div(length, split); }
+  std::int64_t block() const { return ceil_div(length, blocks); }
   /// Blocks of full length; one shorter block of `length % block()` may follow.
   std::int64_t full_blocks() const { return length == 0 ? 0 : length / block(); }
   std::int64_t rest() const { return length == 0 ? 0 : length % block(); }

@@ -13,14 +13,14 @@ namespace intarsia {
 struct Layout::Data {
   Mesh mesh;
   FixedVector<Placement, kMaxAxes> placements;
-  AxisList cuts;  // by dimension, then in the order in which they cut
+  AxisList sharding_axes;  // by dimension, then in the order in which they shard it
 
   friend bool operator==(const Data&, const Data&) = default;
 
   std::size_t hash() const {
     std::uint64_t h = mesh.hash();
     for (const Placement& p : placements) h = hash_mix(h, p.hash());
-    for (const std::int8_t a : cuts) h = hash_mix(h, static_cast<std::uint64_t>(a));
+    for (const std::int8_t a : sharding_axes) h = hash_mix(h, static_cast<std::uint64_t>(a));
     return h;
   }
 };
@@ -31,20 +31,21 @@ namespace {
 
 constexpr std::string_view kWhere = "Layout";
 
-/// Axes of size 1 cut nothing, so their place in an order means nothing: orders that differ only
+/// Axes of size 1 shard nothing, so their place in an order means nothing: orders that differ only
 /// there become the same one.
 AxisList canonical_order(const Mesh& mesh, const AxisList& order) {
-  AxisList cutting;
+  AxisList sharding;
   AxisList idle;
-  for (const std::int8_t a : order) (mesh.size(a) > 1 ? cutting : idle).push_back(a);
-  const bool ascending = std::is_sorted(cutting.begin(), cutting.end());
-  for (const std::int8_t a : idle) cutting.push_back(a);
-  std::sort(ascending ? cutting.begin() : cutting.end() - static_cast<std::ptrdiff_t>(idle.size()),
-            cutting.end());
-  return cutting;
+  for (const std::int8_t a : order) (mesh.size(a) > 1 ? sharding : idle).push_back(a);
+  const bool ascending = std::is_sorted(sharding.begin(), sharding.end());
+  for (const std::int8_t a : idle) sharding.push_back(a);
+  std::sort(
+      ascending ? sharding.begin() : sharding.end() - static_cast<std::ptrdiff_t>(idle.size()),
+      sharding.end());
+  return sharding;
 }
 
-AxisList axes_that_cut(std::span<const Placement> placements, int dim) {
+AxisList axes_sharding(std::span<const Placement> placements, int dim) {
   AxisList out;
   for (std::size_t a = 0; a < placements.size(); ++a) {
     if (placements[a].is_shard(dim)) out.push_back(static_cast<std::int8_t>(a));
@@ -59,7 +60,7 @@ std::string axis_names(const Mesh& mesh, std::span<const std::int8_t> axes,
   return join(names, separator);
 }
 
-std::size_t dims_cut(std::span<const Placement> placements) {
+std::size_t dims_sharded(std::span<const Placement> placements) {
   std::size_t dims = 0;
   for (const Placement& p : placements) {
     if (p.is_shard()) dims = std::max(dims, static_cast<std::size_t>(p.dim()) + 1);
@@ -98,7 +99,7 @@ void check_partials(const Mesh& mesh, std::span<const Placement> placements) {
 }
 
 AxisList given_order(const Mesh& mesh, int dim, const std::vector<std::string>& names,
-                     const AxisList& cutting) {
+                     const AxisList& sharding) {
   AxisList order;
   for (const std::string& name : names) {
     const auto axis = static_cast<std::int8_t>(mesh.axis_index(name));
@@ -109,10 +110,10 @@ AxisList given_order(const Mesh& mesh, int dim, const std::vector<std::string>& 
   }
   AxisList sorted = order;
   std::sort(sorted.begin(), sorted.end());
-  if (sorted != cutting) {
+  if (sorted != sharding) {
     fail<ValueError>(kWhere, "the order ", join(names, ">"), " of dimension ", dim,
-                     " must name the axes that cut it, each once: ",
-                     cutting.empty() ? "none" : axis_names(mesh, cutting, ", "));
+                     " must name the axes that shard it, each once: ",
+                     sharding.empty() ? "none" : axis_names(mesh, sharding, ", "));
   }
   return order;
 }
@@ -122,20 +123,20 @@ AxisList given_order(const Mesh& mesh, int dim, const std::vector<std::string>& 
 std::optional<std::vector<std::pair<int, AxisList>>> order_of_strided(
     const Mesh& mesh, std::span<const Placement> placements) {
   std::vector<std::pair<int, AxisList>> out;
-  for (int dim = 0; dim < static_cast<int>(dims_cut(placements)); ++dim) {
-    const AxisList cutting = axes_that_cut(placements, dim);
-    if (cutting.empty()) continue;
-    // From the last axis to the first: an axis is cut after those axes to its right whose sizes
-    // multiply to its split factor. On [a=2,b=3], SS(0,3),S(0): b, then a goes behind b.
+  for (int dim = 0; dim < static_cast<int>(dims_sharded(placements)); ++dim) {
+    const AxisList sharding = axes_sharding(placements, dim);
+    if (sharding.empty()) continue;
+    // From the last axis to the first: an axis shards after those axes to its right whose
+    // sizes multiply to its split factor. On [a=2,b=3], SS(0,3),S(0): b, then a goes behind b.
     AxisList order;
-    for (std::size_t i = cutting.size(); i-- > 0;) {
+    for (std::size_t i = sharding.size(); i-- > 0;) {
       std::int64_t before = 1;
       std::size_t place = 0;
-      while (before != placements[cutting[i]].split() && place < order.size()) {
+      while (before != placements[sharding[i]].split() && place < order.size()) {
         before *= mesh.size(order[place++]);
       }
-      if (before != placements[cutting[i]].split()) return std::nullopt;
-      order.insert(place, cutting[i]);
+      if (before != placements[sharding[i]].split()) return std::nullopt;
+      order.insert(place, sharding[i]);
     }
     out.emplace_back(dim, canonical_order(mesh, order));
   }
@@ -194,7 +195,7 @@ Layout::Layout(const Mesh& mesh, std::span<const Placement> placements,
     auto decoded = order_of_strided(mesh, data.placements);
     if (!decoded) {
       fail<ValueError>(kWhere, "the split factors of ", join(data.placements), " on ", mesh,
-                       " say no order of axes; if the data lie in blocks, use StridedMeans::data");
+                       " say no order of axes; if the data is in blocks, use StridedMeans::data");
     }
     orders = *std::move(decoded);
     for (Placement& p : data.placements) {
@@ -203,7 +204,7 @@ Layout::Layout(const Mesh& mesh, std::span<const Placement> placements,
   }
   for (const auto& [given_dim, names] : options.order) {
     const int dim = options.dims ? normalize_dim(kWhere, given_dim, *options.dims) : given_dim;
-    const AxisList order = given_order(mesh, dim, names, axes_that_cut(data.placements, dim));
+    const AxisList order = given_order(mesh, dim, names, axes_sharding(data.placements, dim));
     for (const auto& [other, ignored] : orders) {
       if (other == dim) {
         fail<ValueError>(kWhere, "the order of dimension ", dim, " was given twice");
@@ -211,12 +212,12 @@ Layout::Layout(const Mesh& mesh, std::span<const Placement> placements,
     }
     orders.emplace_back(dim, canonical_order(mesh, order));
   }
-  for (int dim = 0; dim < static_cast<int>(dims_cut(data.placements)); ++dim) {
-    AxisList order = axes_that_cut(data.placements, dim);
+  for (int dim = 0; dim < static_cast<int>(dims_sharded(data.placements)); ++dim) {
+    AxisList order = axes_sharding(data.placements, dim);
     for (const auto& [other, given] : orders) {
       if (other == dim) order = given;
     }
-    for (const std::int8_t a : order) data.cuts.push_back(a);
+    for (const std::int8_t a : order) data.sharding_axes.push_back(a);
   }
   *this = Layout(std::move(data));
 }
@@ -232,21 +233,21 @@ Layout Layout::replicated(const Mesh& mesh) {
 
 const Mesh& Layout::mesh() const { return data().mesh; }
 std::span<const Placement> Layout::placements() const { return data().placements; }
-std::span<const std::int8_t> Layout::cuts() const { return data().cuts; }
+std::span<const std::int8_t> Layout::sharding_axes() const { return data().sharding_axes; }
 std::size_t Layout::hash() const { return static_cast<const Table::Node*>(node_)->hash; }
 std::size_t Layout::alive() { return table().size(); }
-std::size_t Layout::least_dims() const { return dims_cut(placements()); }
+std::size_t Layout::least_dims() const { return dims_sharded(placements()); }
 
 AxisList Layout::axes_of(int dim) const {
   AxisList out;
-  for (const std::int8_t a : cuts()) {
+  for (const std::int8_t a : sharding_axes()) {
     if (placement(a).dim() == dim) out.push_back(a);
   }
   return out;
 }
 
 bool Layout::has_default_order() const {
-  const auto c = cuts();
+  const auto c = sharding_axes();
   for (std::size_t i = 1; i < c.size(); ++i) {
     if (c[i] < c[i - 1] && placement(c[i]).dim() == placement(c[i - 1]).dim()) return false;
   }
@@ -276,26 +277,26 @@ Layout Layout::with(std::size_t axis, const Placement& placement) const {
   const Placement p = normalized(placement, std::nullopt);
   changed.placements[axis] = p;
   check_partials(changed.mesh, changed.placements);
-  AxisList cuts;
-  for (int dim = 0; dim < static_cast<int>(dims_cut(changed.placements)); ++dim) {
+  AxisList sharding;
+  for (int dim = 0; dim < static_cast<int>(dims_sharded(changed.placements)); ++dim) {
     AxisList order;
     for (const std::int8_t a : axes_of(dim)) {
       if (a != static_cast<std::int8_t>(axis)) order.push_back(a);
     }
     if (p.is_shard(dim)) order.push_back(static_cast<std::int8_t>(axis));
-    for (const std::int8_t a : canonical_order(changed.mesh, order)) cuts.push_back(a);
+    for (const std::int8_t a : canonical_order(changed.mesh, order)) sharding.push_back(a);
   }
-  changed.cuts = cuts;
+  changed.sharding_axes = sharding;
   return Layout(std::move(changed));
 }
 
 std::optional<std::vector<Placement>> Layout::strided_spelling() const {
   if (has_strided()) return std::nullopt;
   std::vector<Placement> out(placements().begin(), placements().end());
-  const auto c = cuts();
+  const auto c = sharding_axes();
   for (std::size_t i = 0; i < c.size(); ++i) {
     const int dim = placement(c[i]).dim();
-    std::int64_t split = 1;  // the sizes of the axes that cut before it but stand to its right
+    std::int64_t split = 1;  // the sizes of the axes that shard before it but stand to its right
     for (std::size_t j = 0; j < i; ++j) {
       if (placement(c[j]).dim() == dim && c[j] > c[i]) split *= mesh().size(c[j]);
     }

@@ -301,7 +301,7 @@ std::int64_t Mesh::rank_at(const Coordinate& at) const {
   std::int64_t place = 0;
   for (std::size_t a = 0; a < at.size(); ++a) {
     if (at[a] < 0 || at[a] >= d.axes[a].size) {
-      fail<ValueError>("Mesh::rank_at", "index ", at[a], " lies outside axis '", d.axes[a].name,
+      fail<ValueError>("Mesh::rank_at", "index ", at[a], " is outside axis '", d.axes[a].name,
                        "' of ", *this);
     }
     place = place * d.axes[a].size + at[a];

@@ -10,8 +10,9 @@
 namespace intarsia {
 namespace {
 
-/// Cuts a list of strides into consecutive lists with the given sizes, splitting strides where
-/// needed: 6:1 into sizes 2,3 gives 2:3 and 3:1. Nothing, when a cut falls inside a stride.
+/// Splits a list of strides into consecutive lists with the given sizes, and single strides where
+/// needed: 6:1 into sizes 2,3 gives 2:3 and 3:1. Unset when a border falls inside a stride, as
+/// with 3:4,2:1 into sizes 2,3.
 std::optional<std::vector<std::vector<Stride>>> regroup(const std::vector<Stride>& strides,
                                                         const std::vector<std::int64_t>& sizes) {
   std::vector<std::vector<Stride>> out;
@@ -66,9 +67,9 @@ Mesh Mesh::slice(std::span<const std::string> names, std::int64_t member) const 
   if (!has_table()) return build("Mesh::slice", strided, rank_at(origin)).with_parent(*this);
   return tabulate("Mesh::slice", axes,
                   [&](const Coordinate& part) {
-                    Coordinate whole = origin;
-                    for (std::size_t i = 0; i < keep.size(); ++i) whole[keep[i]] = part[i];
-                    return whole;
+                    Coordinate full = origin;
+                    for (std::size_t i = 0; i < keep.size(); ++i) full[keep[i]] = part[i];
+                    return full;
                   })
       .with_parent(*this);
 }
@@ -127,11 +128,11 @@ Mesh Mesh::flatten(std::span<const std::string> names, std::string_view as) cons
                     std::int64_t place = 0;
                     for (std::size_t i = 0; i < axes.size(); ++i)
                       place = place * axes[i].size + at[i];
-                    Coordinate whole(this->axes(), 0);
+                    Coordinate full(this->axes(), 0);
                     for (std::size_t i = source.size(); i-- > 0; place /= size(source[i])) {
-                      whole[source[i]] = place % size(source[i]);
+                      full[source[i]] = place % size(source[i]);
                     }
-                    return whole;
+                    return full;
                   })
       .with_parent(*this);
 }
@@ -169,15 +170,15 @@ Mesh Mesh::split(std::string_view name, const std::vector<Axis>& into) const {
   }
   return tabulate("Mesh::split", axes,
                   [&](const Coordinate& at) {
-                    Coordinate whole;
+                    Coordinate full;
                     for (std::size_t i = 0; i < at.size(); ++i) {
                       if (i <= a || i >= a + into.size()) {
-                        whole.push_back(at[i]);
+                        full.push_back(at[i]);
                       } else {
-                        whole.back() = whole.back() * axes[i].size + at[i];
+                        full.back() = full.back() * axes[i].size + at[i];
                       }
                     }
-                    return whole;
+                    return full;
                   })
       .with_parent(*this);
 }

@@ -153,7 +153,7 @@ int normalize_dim(std::string_view where, std::int64_t dim, std::size_t dims) {
   if (dim < -n || dim >= n) {
     fail<ValueError>(where, "dimension ", dim, " does not exist in a tensor of ", n,
                      n == 1 ? " dimension" : " dimensions",
-                     n == 0 ? "; a scalar cannot be cut" : concat("; use ", -n, "..", n - 1));
+                     n == 0 ? "; a scalar cannot be sharded" : concat("; use ", -n, "..", n - 1));
   }
   return static_cast<int>(dim < 0 ? dim + n : dim);
 }

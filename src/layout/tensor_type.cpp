@@ -109,7 +109,7 @@ TensorType TensorType::parse(std::string_view text, const Mesh& mesh) {
     Placement& there = placements[mesh.axis_index(axis)];
     if (!there.is_replicate()) {
       fail<ValueError>(where, "\"", text, "\" uses axis '", axis,
-                       "' twice; an axis cuts or reduces a tensor once");
+                       "' twice; an axis shards or reduces a tensor once");
     }
     there = p;
   };

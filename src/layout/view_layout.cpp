@@ -1,13 +1,14 @@
 // The layout of a view, by factors.
 //
 // Within a group of dims that hold the same elements before and after, the global index is written
-// as a number with mixed digits: each digit ("factor") is either held locally by every rank or cut
-// by one axis. [8@dp=2, 6] has the factors dp:2, 4, 6. A view groups the same factors into other
-// dims, so it is legal when the borders of the output dims fall between factors, and the layout of
-// each output dim is read off its factors: what lies to the left of a cut is its split factor.
+// as a number with mixed digits: each digit ("factor") is either held locally by every rank or
+// sharded by one axis. [8@dp=2, 6] has the factors dp:2, 4, 6. A view groups the same factors into
+// other dims, so it is legal when the borders of the output dims fall between factors. The layout
+// of each output dim is read off its factors: what is to the left of a sharded factor is its split
+// factor. Flattened, [8, 6@dp=2] has the factors 8, dp:2, 3, so the 48 is sharded as SS(0,8).
 //
-// A cut that does not divide evenly stays one factor, `size` indices in chunks of `chunk`, that
-// can be cut from the right only by what divides both.
+// A factor that is sharded unevenly stays one factor: `size` indices in chunks of `chunk`. It can
+// be split from the right only by what divides both.
 #include <algorithm>
 #include <variant>
 #include <vector>
@@ -22,15 +23,15 @@ namespace {
 
 struct Factor {
   std::int64_t size = 1;   // how many values this digit takes, over all ranks
-  int axis = -1;           // the axis that cuts it, or -1: every rank holds all of it
+  int axis = -1;           // the axis that shards it, or -1: every rank holds all of it
   std::int64_t n = 1;      // the size of the axis
   std::int64_t chunk = 1;  // the values that one rank holds, at most
-  bool cut() const { return axis >= 0; }
+  bool sharded() const { return axis >= 0; }
   bool even() const { return n * chunk == size; }
 };
 using Factors = std::vector<Factor>;
 
-/// The axis whose cut stands in the way.
+/// The axis whose shards stand in the way.
 struct Conflict {
   int axis;
 };
@@ -39,26 +40,27 @@ Factor local(std::int64_t size) { return {size, -1, 1, size}; }
 
 void append_local(Factors& factors, std::int64_t size) {
   if (size == 1) return;
-  if (!factors.empty() && !factors.back().cut()) {
+  if (!factors.empty() && !factors.back().sharded()) {
     factors.back() = local(factors.back().size * size);
   } else {
     factors.push_back(local(size));
   }
 }
 
-/// Adds one more cut to the factors of a dim, of which the rank holds `length` positions so far (on
-/// the ranks that hold most). False when the result has no uniform factors: an uneven cut of an
-/// uneven cut, or blocks that do not line up.
-bool add_cut(Factors& factors, std::int64_t length, int axis, std::int64_t n, std::int64_t split) {
+/// Shards a dim by one more axis. The rank holds `length` positions of it so far (on the ranks that
+/// hold most). False when the result has no uniform factors: uneven shards of uneven shards, or
+/// blocks that do not line up.
+bool add_shard(Factors& factors, std::int64_t length, int axis, std::int64_t n,
+               std::int64_t split) {
   const std::int64_t block = ceil_div(length, split);
   if (block == 0 || length % block != 0) return false;
-  std::int64_t left = length / block;  // positions that lie to the left of this cut
+  std::int64_t left = length / block;  // positions to the left of the sharded factor
   std::size_t at = 0;
   for (; at < factors.size(); ++at) {
     Factor& f = factors[at];
-    if (f.cut()) {
+    if (f.sharded()) {
       // Ranks hold different numbers of an uneven factor: nothing to its right can be found, and
-      // nothing of it can be cut, in the same way on all ranks.
+      // nothing of it can be sharded, in the same way on all ranks.
       if (!f.even()) return false;
       continue;
     }
@@ -101,17 +103,17 @@ std::variant<Factors, Conflict> factors_of(const Layout& layout, int dim, std::i
   for (const std::int8_t a : layout.axes_of(dim)) {
     const std::int64_t n = layout.mesh().size(a);
     const std::int64_t split = layout.placement(a).split();
-    if (n == 1) continue;  // cuts nothing
-    if (!add_cut(factors, held, a, n, split)) return Conflict{a};
-    held = Cut{held, n, 0, split}.held();
+    if (n == 1) continue;  // shards nothing
+    if (!add_shard(factors, held, a, n, split)) return Conflict{a};
+    held = DimShard{held, n, 0, split}.held();
   }
   return factors;
 }
 
-/// Local neighbours are always joined, so that what a dim cannot be cut from begins with or is
-/// followed by a cut.
+/// The axis of the first sharded factor. Local neighbours are always joined, so factors that a dim
+/// cannot be split from have one at their front or right after it.
 int first_axis(const Factors& factors) {
-  return std::find_if(factors.begin(), factors.end(), [](const Factor& f) { return f.cut(); })
+  return std::find_if(factors.begin(), factors.end(), [](const Factor& f) { return f.sharded(); })
       ->axis;
 }
 
@@ -122,7 +124,7 @@ std::variant<Factors, Conflict> take(Factors& factors, std::int64_t size) {
     Factor& f = factors.front();
     if (size % f.size == 0) {
       size /= f.size;
-      if (f.cut()) {
+      if (f.sharded()) {
         out.push_back(f);
       } else {
         append_local(out, f.size);
@@ -132,15 +134,15 @@ std::variant<Factors, Conflict> take(Factors& factors, std::int64_t size) {
     }
     const std::int64_t rest = f.size / size;  // stays behind, to the right
     const bool divides = f.size % size == 0;
-    if (!f.cut() && divides) {
+    if (!f.sharded() && divides) {
       append_local(out, size);
-    } else if (f.cut() && divides && f.chunk % rest == 0) {
+    } else if (f.sharded() && divides && f.chunk % rest == 0) {
       out.push_back({size, f.axis, f.n, f.chunk / rest});
     } else {
       return Conflict{first_axis(factors)};
     }
     f = local(rest);
-    if (factors.size() > 1 && !factors[1].cut()) {
+    if (factors.size() > 1 && !factors[1].sharded()) {
       factors[1] = local(rest * factors[1].size);
       factors.erase(factors.begin());
     }
@@ -149,28 +151,28 @@ std::variant<Factors, Conflict> take(Factors& factors, std::int64_t size) {
   return out;
 }
 
-struct DimCut {
+struct AxisShard {
   int axis;
   std::int64_t split;
 };
 
-/// Reads the cuts of an output dim off its factors, in an order that is exact for all of them:
-/// even cuts from the left up to the first uneven one, then everything to the right of that one
-/// (its blocks are whole only while the uneven cut has not happened), then the uneven cut.
-std::optional<Conflict> read_cuts(const Factors& factors, std::size_t begin, std::int64_t left,
-                                  std::vector<DimCut>& out) {
+/// Reads off its factors how axes shard an output dim, in an order that is exact for all of them:
+/// the even factors from the left up to the first uneven one, then everything to the right of that
+/// one (its blocks are complete only before the uneven one is sharded), then the uneven one.
+std::optional<Conflict> read_shards(const Factors& factors, std::size_t begin, std::int64_t left,
+                                    std::vector<AxisShard>& out) {
   std::size_t i = begin;
   for (; i < factors.size(); ++i) {
     const Factor& f = factors[i];
-    if (f.cut() && !f.even()) break;
-    if (f.cut()) {
+    if (f.sharded() && !f.even()) break;
+    if (f.sharded()) {
       out.push_back({f.axis, left});
     }
-    left *= f.cut() ? f.chunk : f.size;
+    left *= f.sharded() ? f.chunk : f.size;
   }
   if (i == factors.size()) return std::nullopt;
   const Factor& uneven = factors[i];
-  if (auto conflict = read_cuts(factors, i + 1, left * uneven.size, out)) return conflict;
+  if (auto conflict = read_shards(factors, i + 1, left * uneven.size, out)) return conflict;
   std::int64_t right = 1;  // the most that a rank holds to the right
   for (std::size_t j = i + 1; j < factors.size(); ++j) right *= factors[j].chunk;
   // torch.chunk of size * right must give chunks of chunk * right.
@@ -182,13 +184,14 @@ std::optional<Conflict> read_cuts(const Factors& factors, std::size_t begin, std
 class Mapping {
  public:
   Mapping(const Layout& layout, const View& view)
-      : layout_(layout), view_(view), cuts_(view.output().size()) {}
+      : layout_(layout), view_(view), shards_(view.output().size()) {}
 
   std::optional<Conflict> group(const View::Group& g) {
     if (g.repeats) return repeat(g);
     if (const auto same = unchanged_dim(g)) {
       for (const std::int8_t a : layout_.axes_of(same->first)) {
-        cuts_[static_cast<std::size_t>(same->second)].push_back({a, layout_.placement(a).split()});
+        shards_[static_cast<std::size_t>(same->second)].push_back(
+            {a, layout_.placement(a).split()});
       }
       return std::nullopt;
     }
@@ -201,14 +204,14 @@ class Mapping {
       if (p.is_shard()) p = Placement::replicate();
     }
     LayoutOptions options;
-    for (std::size_t d = 0; d < cuts_.size(); ++d) {
-      std::vector<DimCut> cuts;
+    for (std::size_t d = 0; d < shards_.size(); ++d) {
+      std::vector<AxisShard> shards;
       for (const int axis : first_rank_only_) {
-        if (d == 0) cuts.push_back({axis, std::max<std::int64_t>(view_.output()[0], 1)});
+        if (d == 0) shards.push_back({axis, std::max<std::int64_t>(view_.output()[0], 1)});
       }
-      cuts.insert(cuts.end(), cuts_[d].begin(), cuts_[d].end());
+      shards.insert(shards.end(), shards_[d].begin(), shards_[d].end());
       std::vector<std::string> order;
-      for (const DimCut& c : cuts) {
+      for (const AxisShard& c : shards) {
         placements[static_cast<std::size_t>(c.axis)] =
             Placement::strided_shard(static_cast<int>(d), c.split);
         order.push_back(layout_.mesh().name(static_cast<std::size_t>(c.axis)));
@@ -219,7 +222,7 @@ class Mapping {
   }
 
  private:
-  bool is_cut(int dim) const { return !layout_.axes_of(dim).empty(); }
+  bool is_sharded(int dim) const { return !layout_.axes_of(dim).empty(); }
 
   std::optional<Conflict> repeat(const View::Group& g) {
     for (const std::int8_t d : g.in) {
@@ -232,19 +235,21 @@ class Mapping {
   }
 
   /// Only the first rank of the axis holds anything. That can be said on any dim: in blocks of one
-  /// index, of which each block's first chunk is all. It must be the first cut that dim has.
+  /// index, of which each block's first chunk is all. The axis must be the first that shards the
+  /// dim.
   std::optional<Conflict> keep_on_first_rank(int axis) {
     if (view_.output().empty()) return Conflict{axis};
     first_rank_only_.push_back(axis);
     return std::nullopt;
   }
 
-  /// The one input and the one output dim of a group that is the same but for uncut dims of size 1.
+  /// The one input and the one output dim of a group that is the same but for dims of size 1 that
+  /// are not sharded.
   std::optional<std::pair<int, int>> unchanged_dim(const View::Group& g) const {
     int in = -1;
     int out = -1;
     for (const std::int8_t d : g.in) {
-      if (view_.input()[static_cast<std::size_t>(d)] == 1 && !is_cut(d)) continue;
+      if (view_.input()[static_cast<std::size_t>(d)] == 1 && !is_sharded(d)) continue;
       if (std::exchange(in, d) >= 0) return std::nullopt;
     }
     for (const std::int8_t d : g.out) {
@@ -268,9 +273,9 @@ class Mapping {
       auto found = factors_of(layout_, d, size);
       if (const auto* conflict = std::get_if<Conflict>(&found)) return *conflict;
       for (const Factor& f : std::get<Factors>(found)) {
-        if (f.cut() && f.size == 1) {
+        if (f.sharded() && f.size == 1) {
           if (const auto conflict = keep_on_first_rank(f.axis)) return conflict;
-        } else if (f.cut()) {
+        } else if (f.sharded()) {
           factors.push_back(f);
         } else {
           append_local(factors, f.size);
@@ -281,7 +286,7 @@ class Mapping {
       auto taken = take(factors, view_.output()[static_cast<std::size_t>(d)]);
       if (const auto* conflict = std::get_if<Conflict>(&taken)) return *conflict;
       if (auto conflict =
-              read_cuts(std::get<Factors>(taken), 0, 1, cuts_[static_cast<std::size_t>(d)])) {
+              read_shards(std::get<Factors>(taken), 0, 1, shards_[static_cast<std::size_t>(d)])) {
         return conflict;
       }
     }
@@ -289,12 +294,13 @@ class Mapping {
     return std::nullopt;
   }
 
-  /// Axes of one rank cut nothing, so any dim will do; they keep one, as they would on more ranks.
+  /// Axes of one rank shard nothing, so any dim will do; they keep one, as they would on more
+  /// ranks.
   void keep_idle_axes(const View::Group& g) {
     for (const std::int8_t d : g.in) {
       for (const std::int8_t a : layout_.axes_of(d)) {
         if (layout_.mesh().size(a) == 1 && !g.out.empty()) {
-          cuts_[static_cast<std::size_t>(g.out[0])].push_back({a, 1});
+          shards_[static_cast<std::size_t>(g.out[0])].push_back({a, 1});
         }
       }
     }
@@ -302,7 +308,7 @@ class Mapping {
 
   const Layout& layout_;
   const View& view_;
-  std::vector<std::vector<DimCut>> cuts_;  // of each output dim, in order
+  std::vector<std::vector<AxisShard>> shards_;  // of each output dim, in order
   std::vector<int> first_rank_only_;
 };
 
@@ -350,11 +356,11 @@ Crossing explain(const Layout& layout, const View& view, Conflict conflict) {
   }
   c.move_to = input;
   c.then = std::get<Layout>(outcome);
-  c.why =
-      concat('[', view.name(), "] (", join(view.input()), ") -> (", join(view.output()),
-             ") crosses the cut of dimension ", c.dim, " by axis '", layout.mesh().name(c.axis),
-             "' (", layout.placement(c.axis), ") in ", layout, "; redistribute to ",
-             c.move_to.placements_text(), " first, the result is then ", c.then.placements_text());
+  c.why = concat('[', view.name(), "] (", join(view.input()), ") -> (", join(view.output()),
+                 ") crosses the sharding of dimension ", c.dim, " by axis '",
+                 layout.mesh().name(c.axis), "' (", layout.placement(c.axis), ") in ", layout,
+                 "; redistribute to ", c.move_to.placements_text(), " first, the result is then ",
+                 c.then.placements_text());
   return c;
 }
 

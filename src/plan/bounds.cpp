@@ -1,15 +1,20 @@
-// What no way between two states can do without: the bounds that cut the search short.
-#include <algorithm>
+#include "plan/bounds.h"
 
-#include "plan/price.h"
+#include <algorithm>
 
 namespace intarsia {
 
+Bounds::Bounds(const RoleTable& roles, AxisSets& sets, std::span<const std::int64_t> shape)
+    : roles_(roles), sets_(sets), shape_(shape), k_(roles.begin().size()) {
+  const Topology& topology = sets.topology();
+  relative_ = std::min({1.0, topology.all_gather, topology.all_reduce});
+}
+
 /// The best that any group with an axis offers.
-void Prices::read_links() {
+void Bounds::read_links() {
   best_.fill({kNever, kNever, 0});
-  for (Mask group = 1; group < products_.size(); ++group) {
-    const Link& l = link(group);
+  for (Mask group = 1; group < sets_.count(); ++group) {
+    const Link& l = sets_.link(group);
     for_each_bit(group, [&](std::size_t a) {
       best_[a].latency = std::min(best_[a].latency, l.latency);
       best_[a].overhead = std::min(best_[a].overhead, l.overhead);
@@ -19,7 +24,7 @@ void Prices::read_links() {
   slow_bandwidth_ = kNever;
   all_even_ = true;
   for (const std::int64_t s : shape_) {
-    all_even_ = all_even_ && s % static_cast<std::int64_t>(products_.back()) == 0;
+    all_even_ = all_even_ && s % static_cast<std::int64_t>(sets_.ranks(sets_.all())) == 0;
   }
   for (std::size_t a = 0; a < k_; ++a) {
     slow_bandwidth_ = std::min(slow_bandwidth_, best_[a].bandwidth);
@@ -31,13 +36,14 @@ void Prices::read_links() {
   }
 }
 
-/// What a rank receives at least on any way where no terms are reduced, if what ranks along the
-/// axes `together` have is anybody's of them: by the rank that misses most, and shared among them.
-double Prices::least_received(const State& x, const State& y, Mask together) const {
-  const Mask old = x.cuts & ~together;
-  const Mask now = y.cuts & ~together;
-  const double a = bytes_ / products_[now];
-  const double share = products_[together];
+/// What a rank receives at least on any way where no partial values are reduced, if what a rank has
+/// counts as held by all ranks along the axes `together`: by the rank that misses most, and shared
+/// among them.
+double Bounds::least_received(const State& x, const State& y, Mask together) const {
+  const Mask old = x.sharding_axes & ~together;
+  const Mask now = y.sharding_axes & ~together;
+  const double a = sets_.piece_bytes(now);
+  const double share = sets_.ranks(together);
   Mask same = 0;
   Mask wanted = 0;
   for_each_bit(now, [&](std::size_t axis) { wanted |= bit(y.id[axis]); });
@@ -50,38 +56,39 @@ double Prices::least_received(const State& x, const State& y, Mask together) con
     apart = apart || (roles_.apart(id) & wanted) != 0;
   });
   if (same == old) return 0;
-  const double b = bytes_ / products_[old];
+  const double b = sets_.piece_bytes(old);
   if (apart) return std::max(0.0, a - b) / share;
-  return (a - (none ? 0 : b * products_[same] / products_[now])) / share;
+  return (a - (none ? 0 : b * sets_.ranks(same) / sets_.ranks(now))) / share;
 }
 
-/// What it takes at least to reduce these terms and get a new piece. One axis after the other, each
-/// cuts as soon as its terms are reduced: so all of them receive N - 1 of the smallest pieces that
-/// there are, by exchanges or all_reduce; along fast links first. The rest of the new piece arrives
-/// after that, shared among the ranks whose terms make the new value.
-double Prices::least_to_reduce(const State& y, Mask reduced) const {
-  const double part = bytes_ / products_.back();
-  const double rest = std::max(0.0, bytes_ / products_[y.cuts | y.terms] - part);
-  const double slow = products_[reduced & ~fast_];
-  const double fast = products_[reduced & fast_];
+/// What it takes at least to reduce the partial values along these axes and get a new piece. One
+/// axis after the other, each shards as soon as its partial values are reduced: so all of them
+/// receive N - 1 of the smallest pieces that there are, by exchanges or all_reduce; along fast
+/// links first. The rest of the new piece arrives after that, shared among the ranks whose partial
+/// values make the new value.
+double Bounds::least_to_reduce(const State& y, Mask reduced) const {
+  const double part = sets_.piece_bytes(sets_.all());
+  const double rest = std::max(0.0, sets_.piece_bytes(y.sharding_axes | y.partial_axes) - part);
+  const double slow = sets_.ranks(reduced & ~fast_);
+  const double fast = sets_.ranks(reduced & fast_);
   const auto takes = [&](double bytes, double bandwidth) {
-    const double copy = topology_->copy_bandwidth;
+    const double copy = sets_.topology().copy_bandwidth;
     return bytes * std::min(1 / bandwidth + 3 / copy,
-                            (2 * topology_->all_reduce - relative_) / bandwidth + 1 / copy);
+                            (2 * sets_.topology().all_reduce - relative_) / bandwidth + 1 / copy);
   };
   return rest * relative_ / fast_bandwidth_ + takes((slow - 1) * part, slow_bandwidth_) +
          takes((fast - 1) * slow * part, fast_bandwidth_);
 }
 
-double Prices::least(const State& x, const State& y) {
+double Bounds::least(const State& x, const State& y) {
   if (x.same(y)) return 0;
   if (fast_bandwidth_ == 0) read_links();
-  const double copy = topology_->copy_bandwidth;
-  const double a = bytes_ / products_[y.cuts];
-  // Where terms are made, ranks need not hold what others along that axis do.
-  const Mask reduced = x.terms & ~y.terms;
+  const double copy = sets_.topology().copy_bandwidth;
+  const double a = sets_.piece_bytes(y.sharding_axes);
+  // Where partial values are made, ranks need not hold what others along that axis do.
+  const Mask reduced = x.partial_axes & ~y.partial_axes;
   Mask talk = reduced;
-  for_each_bit(x.cuts & ~y.terms,
+  for_each_bit(x.sharding_axes & ~y.partial_axes,
                [&](std::size_t axis) { talk |= x.id[axis] != y.id[axis] ? bit(axis) : Mask{0}; });
   // The last step copies the new piece, or half of that arrives by it.
   const double arrives = all_even_ ? a / 2 * relative_ / fast_bandwidth_ : 0;
@@ -91,18 +98,20 @@ double Prices::least(const State& x, const State& y) {
     start = std::max(start, best_[axis].overhead + best_[axis].latency);
   });
   if (reduced != 0) return start + least_to_reduce(y, reduced);
-  const double all = least_received(x, y, y.terms);
-  const double slow = fast_ == 0 ? all : std::min(all, least_received(x, y, y.terms | fast_));
+  const double all = least_received(x, y, y.partial_axes);
+  const double slow =
+      fast_ == 0 ? all : std::min(all, least_received(x, y, y.partial_axes | fast_));
   const double fastest = fast_ == 0 ? slow_bandwidth_ : fast_bandwidth_;
   const double sent = relative_ * (slow / slow_bandwidth_ + (all - slow) / fastest);
-  if (y.terms != 0) {
-    // Terms are made of whole pieces, or more is gathered after; those that stay are not touched.
+  if (y.partial_axes != 0) {
+    // Partial values are made of full pieces, or more is gathered after; those that stay are not
+    // touched.
     const double made = std::min(sent + a / copy, std::max(sent, arrives));
-    if ((y.terms & ~x.terms) != 0) return start + made;
+    if ((y.partial_axes & ~x.partial_axes) != 0) return start + made;
     return start + std::min(made, relative_ * least_received(x, y, 0) / fastest);
   }
-  // With all axes cutting, what was gathered must be sliced; exchanges copy twice.
-  if (y.cuts + 1 == products_.size()) {
+  // Where all axes shard, what was gathered must be sliced; exchanges copy twice.
+  if (y.sharding_axes + 1 == sets_.count()) {
     const double exchanged = sent + 2 * all / copy;
     const double gathered = std::max(sent, a * relative_ / fastest) + a / copy;
     return start + std::min(exchanged, gathered);

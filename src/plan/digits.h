@@ -1,9 +1,9 @@
-// Cuts as digits of positions: the roles that axes play in a layout, and what of them fits
-// together.
+// Shards as digits of positions: the roles that axes play in a layout, and in the two layouts that
+// a plan leads between.
 #pragma once
 
-#include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -21,109 +21,88 @@ void for_each_bit(Mask mask, const Visit& visit) {
   for (; mask != 0; mask &= mask - 1) visit(static_cast<std::size_t>(std::countr_zero(mask)));
 }
 
-/// Where the digits that a cut fixes stand. A position in a dimension is a number with digits, the
-/// first the most significant; an axis of n ranks that cuts it fixes n values of one digit, and
-/// what is fixed before and left open before counts for `begin`: S(0) on axes a=2, then b=3, gives
-/// a the digit [1,2) and b the digit [2,6); SS(0,4) on b alone gives it [4,12).
+/// What an axis does to the tensor in a layout: the tensor is replicated along it, sharded, or
+/// partial.
+///
+/// Where it is sharded, the role is a digit. A position in a dimension is written as a number with
+/// mixed digits, the most significant first. An axis of n ranks that shards the dimension fixes one
+/// digit of n values. `begin` is how many values the digits before it have together, those that
+/// other axes fix and those that are left open. The digit is written [begin, begin * n).
+///
+/// Examples, on axes a=2, b=3 and a dimension of 24:
+///
+///   S(0),S(0): a fixes the digit [1,2), b the digit [2,6). Position p = 12 i + 4 j + r, where a
+///   fixes i, b fixes j, and r is 0..3. The rank at a=1, b=2 holds 20..23.
+///
+///   R,SS(0,4): b fixes the digit [4,12). p = 6 k + 2 j + r, where the block k is open, b fixes j,
+///   and r is 0..1. The ranks at b=1 hold 2,3, 8,9, 14,15, 20,21.
+///
+///   SS(0,4),S(0): a fixes [4,8), so that 0,1,2, 6,7,8, 12,13,14, 18,19,20 are left at a=0. Of
+///   these b gives its ranks 0,1,2,6 and 7,8,12,13 and 14,18,19,20: b is irregular, no digit says
+///   that.
 struct Role {
-  enum class Kind : std::int8_t { whole, cut, terms };
-  Kind kind = Kind::whole;
+  enum class Kind : std::int8_t { replicated, sharded, partial };
+  Kind kind = Kind::replicated;
   std::int8_t dim = -1;
-  /// Negative: an irregular cut, whose positions digits cannot say. It depends on all that cut the
-  /// dimension before it.
+  /// Negative: irregular, the positions cannot be said by a digit. They depend on all axes that
+  /// shard the dimension before this one.
   std::int64_t begin = 1;
+
+  /// Values of `begin` that stand for irregular roles.
+  static constexpr std::int64_t kIrregular = -1;        // as in the layout to come from
+  static constexpr std::int64_t kIrregularInGoal = -2;  // as in the other, where that differs
+  static constexpr std::int64_t kInnermost = -3;        // see `innermost`
+
+  /// The role that shards, without blocks, what all regular roles of the dimension leave. It is
+  /// irregular, since these leave blocks open.
+  static Role innermost(std::size_t dim) {
+    return {Kind::sharded, static_cast<std::int8_t>(dim), kInnermost};
+  }
+  bool is_innermost() const { return begin == kInnermost; }
   friend bool operator==(const Role&, const Role&) = default;
 };
 
 using Roles = FixedVector<Role, kMaxAxes>;
 
-/// The role of each axis; axes of one rank are whole.
+/// The role of each axis; along axes of one rank, the tensor is replicated.
 Roles roles_of(const Layout& layout);
 
-/// A layout on the way, as a set of roles.
-struct State {
-  std::array<std::uint8_t, kMaxAxes> id = {};  // of each axis's role
-  Mask cut_roles = 0;                          // by number
-  Mask conflicts = 0;                          // roles that cannot stand beside these
-  Mask cuts = 0;                               // axes
-  Mask terms = 0;                              // axes
-  std::int64_t piece_bytes = -1;               // once it was asked for
-
-  /// Whether both are the same layout.
-  bool same(const State& other) const {
-    return cut_roles == other.cut_roles && terms == other.terms;
-  }
-};
-
-/// The roles of a search between two layouts, by number, so that those of a state are a set of
-/// bits.
-class RoleTable {
+/// The two layouts that a plan leads between, as roles: what is irregular in both, but not alike,
+/// is told apart; what is innermost is found.
+class Endpoints {
  public:
-  static constexpr std::size_t kMostRoles = 64;
+  /// REQUIRES: the same mesh; all of these outlive it.
+  Endpoints(const Layout& from, const Layout& to, std::span<const std::int64_t> shape);
 
-  RoleTable(const Layout& from, const Layout& to, std::span<const std::int64_t> shape);
-
+  const Layout& from() const { return from_; }
+  const Layout& to() const { return to_; }
+  std::int64_t ranks(std::size_t axis) const { return n_[axis]; }
+  std::int64_t length(std::size_t dim) const { return shape_[dim]; }
+  /// The role of each axis in the layout to come from, and in the other.
   const Roles& begin() const { return begin_; }
   const Roles& goal() const { return goal_; }
-  std::int64_t ranks(std::size_t axis) const { return n_[axis]; }
-  std::size_t size() const { return roles_.size(); }
-  const Role& role(std::size_t id) const { return roles_[id].role; }
-  /// The role of an axis in a state.
-  const Role& role(const State& s, std::size_t axis) const { return roles_[s.id[axis]].role; }
 
-  /// How far the digits go that the two layouts fix in a dimension; negative where one cuts it in
-  /// an irregular way.
+  /// How far the digits go that the two layouts fix in a dimension; negative where one shards it
+  /// in an irregular way.
   std::int64_t end_of(std::size_t dim) const;
 
-  /// Where an axis's digit begins, if only some of the axes that cut the dimension before it, in
-  /// one of the two layouts, still do.
+  /// Where an axis's digit begins, if only some of the axes that shard the dimension before it, in
+  /// one of the two layouts, still do. With S(0),S(0) on a=2, b=3, b's digit begins at 2, or at 1
+  /// without a.
   FixedVector<std::int64_t, 64> begins_of_some(std::size_t axis, std::size_t dim) const;
 
-  /// A plain cut inside of all regular ones that stand, where these leave blocks open: irregular.
-  static Role innermost(std::size_t dim);
+  /// Whether a role that shards is the axis's own in one of the two layouts; or, where the
+  /// dimension has no room for all digits, one of `begins_of_some`.
+  bool has(std::size_t axis, const Role& role) const;
 
-  /// The number of a role of an axis. REQUIRES: there are fewer than kMostRoles.
-  std::uint8_t number(std::size_t axis, const Role& role);
-  /// Gives an axis a role.
-  void play(State& s, std::size_t axis, std::uint8_t id) const;
-  /// Whether the roles of a state can stand together.
-  bool is_legal(const State& s) const;
-  /// The layout of a state; axes of one rank stay as they were.
-  Layout layout(const State& s) const;
-
-  /// Whether the dimension divides evenly by all digits up to the end of this one.
-  bool is_even(std::size_t id) const { return (even_ & bit(id)) != 0; }
-  /// Roles that cannot stand beside this one, since both fix a digit, or digits that do not nest.
-  Mask conflicts(std::size_t id) const { return conflicts_[id]; }
-  /// Of these, those with digits that do not nest.
-  Mask apart(std::size_t id) const { return apart_[id]; }
-  Mask irregular() const { return irregular_; }
-  /// Whether an irregular cut takes parts of what a rank holds that follow each other.
-  bool is_plain(std::size_t id) const;
-  /// Whether it is a cut that depends on whatever regular ones stand.
-  bool is_innermost(std::size_t id) const;
-  /// The roles of the dimension that this one cuts.
-  Mask beside(std::size_t id) const {
-    return in_dim_[static_cast<std::size_t>(roles_[id].role.dim)];
-  }
-  /// How many of the n values of x's digit y's cut tells apart. REQUIRES: cuts of one dimension.
-  double cover(std::size_t x, std::size_t y);
+  /// The layout in which axes play these roles; axes of one rank stay as they were.
+  /// REQUIRES: the roles can stand together; irregular ones are the innermost, or of these layouts.
+  Layout layout(const Roles& roles) const;
 
  private:
-  struct Numbered {
-    Role role;
-    std::size_t axis = 0;
-  };
-
-  bool is_given(const Numbered& x) const;
-  bool has_outer(const State& s, const Numbered& x, const Layout& layout) const;
-  bool can_be_innermost(const State& s, const Numbered& x) const;
   void tell_irregular_apart(int dim);
   void find_innermost(const Layout& layout, Roles& roles, int dim) const;
-  void relate(std::size_t x, std::size_t y);
-  bool overlap(const Numbered& x, const Numbered& y) const;
-  bool nest(const Numbered& x, const Numbered& y) const;
-  void order_cuts(const State& s, int dim, std::vector<Placement>& placements,
+  void order_axes(const Roles& roles, int dim, std::vector<Placement>& placements,
                   LayoutOptions& options) const;
 
   const Layout& from_;
@@ -132,16 +111,6 @@ class RoleTable {
   FixedVector<std::int64_t, kMaxAxes> n_;
   Roles begin_;
   Roles goal_;
-  std::vector<Numbered> roles_;
-  std::array<Mask, kMostRoles> conflicts_ = {};
-  std::array<Mask, kMostRoles> apart_ = {};
-  std::array<Mask, kMaxDims> in_dim_ = {};
-  std::array<std::array<float, kMostRoles>, kMostRoles> cover_;  // valid where `covered_` says so
-  std::array<Mask, kMostRoles> covered_ = {};
-  Mask even_ = 0;
-  Mask irregular_ = 0;
-  Mask crowded_ = 0;  // roles that cut a dimension into more parts than it has elements
-  Mask given_ = 0;    // roles of one of the two layouts, or where only some of its axes cut
 };
 
 }  // namespace intarsia

@@ -8,10 +8,10 @@ Lattice::Lattice(RoleTable& roles, Prices& prices, std::span<const std::int64_t>
     : table_(roles), prices_(prices), shape_(shape), k_(roles.begin().size()) {
   const Roles& begin = table_.begin();
   const Roles& goal = table_.goal();
-  for (std::size_t d = 0; d < shape_.size(); ++d) ends_.push_back(table_.end_of(d));
+  for (std::size_t d = 0; d < shape_.size(); ++d) ends_.push_back(table_.endpoints().end_of(d));
   bool sends = false;
   for (std::size_t a = 0; a < k_; ++a) {
-    sends |= begin[a] != goal[a] && begin[a].kind != Role::Kind::whole;
+    sends |= begin[a] != goal[a] && begin[a].kind != Role::Kind::replicated;
   }
   roles_.resize(k_);
   const Ends ends = ends_;
@@ -20,8 +20,8 @@ Lattice::Lattice(RoleTable& roles, Prices& prices, std::span<const std::int64_t>
   list_nodes();
 }
 
-/// One that is whole, or has terms, before or after, can cut for a while, so that less is sent over
-/// slow links, or reduced more than once.
+/// An axis along which the tensor is replicated or partial, before or after, can shard it for a
+/// while, so that less is sent over slow links, or reduced more than once.
 void Lattice::set_roles(std::size_t a, bool sends, const Ends& ends) {
   const Role& from = table_.begin()[a];
   const Role& to = table_.goal()[a];
@@ -29,16 +29,16 @@ void Lattice::set_roles(std::size_t a, bool sends, const Ends& ends) {
     roles_[a].id[roles_[a].count++] = table_.number(a, role);
   };
   add(from);
-  const bool whole = from.kind == Role::Kind::whole && to.kind == Role::Kind::whole;
-  if (table_.ranks(a) == 1 || (from == to && !(whole && sends))) return;
-  const bool cut = from.kind == Role::Kind::cut;
-  if (!cut && sends) add_helpers(a, ends);
-  if (cut && to.kind != Role::Kind::whole) add(Role{});
+  const bool replicated = from.kind == Role::Kind::replicated && to.kind == Role::Kind::replicated;
+  if (table_.ranks(a) == 1 || (from == to && !(replicated && sends))) return;
+  const bool sharded = from.kind == Role::Kind::sharded;
+  if (!sharded && sends) add_helpers(a, ends);
+  if (sharded && to.kind != Role::Kind::replicated) add(Role{});
   add(to);
 }
 
-/// Cuts that are in nobody's way: the innermost of a dimension that has room for it. In large
-/// meshes only one, so that planning stays quick.
+/// Roles that shard and are in no other's way: inside of all others of a dimension that has room.
+/// In large meshes only one, so that planning stays quick.
 void Lattice::add_helpers(std::size_t a, const Ends& ends) {
   const std::size_t most = k_ <= 3 ? kMostRoles - 3 : k_ == 4 ? 2 : 1;
   std::size_t count = 0;
@@ -46,7 +46,7 @@ void Lattice::add_helpers(std::size_t a, const Ends& ends) {
     for (std::size_t d = 0; d < shape_.size() && count < most; ++d) {
       const bool quiet = changes_nothing(d);
       if (quiet != (pass == 0) || ends_[d] < 0 || shape_[d] < ends[d] * table_.ranks(a)) continue;
-      const Role helper{Role::Kind::cut, static_cast<std::int8_t>(d), ends_[d]};
+      const Role helper{Role::Kind::sharded, static_cast<std::int8_t>(d), ends_[d]};
       roles_[a].id[roles_[a].count++] = table_.number(a, helper);
       ends_[d] *= table_.ranks(a);
       ++count;
@@ -54,12 +54,12 @@ void Lattice::add_helpers(std::size_t a, const Ends& ends) {
   }
 }
 
-/// Whether both layouts cut the dimension alike.
+/// Whether both layouts shard the dimension alike.
 bool Lattice::changes_nothing(std::size_t dim) const {
   for (std::size_t a = 0; a < k_; ++a) {
     if (table_.begin()[a] == table_.goal()[a]) continue;
     for (const Role& r : {table_.begin()[a], table_.goal()[a]}) {
-      if (r.kind == Role::Kind::cut && r.dim == static_cast<int>(dim)) return false;
+      if (r.kind == Role::Kind::sharded && r.dim == static_cast<int>(dim)) return false;
     }
   }
   return true;

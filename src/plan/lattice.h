@@ -14,6 +14,18 @@ struct Path {
   double seconds = kNever;
 };
 
+/// A node of the lattice is a layout: each axis plays one of its roles, at a place in its list. The
+/// number of a node counts the places, those of the first axis fastest. An axis never goes back in
+/// its list, so every step leads to a node of a higher number; node 0 is the start, the last node
+/// is the goal.
+///
+/// An example: S(0),S(1) -> R,S(0) on [dp=2,tp=2]. The roles of dp are S(0), R; those of tp are
+/// S(1), R, S(0). Node s has place s % 2 of dp and s / 2 % 3 of tp:
+///
+///   0: S(0),S(1)   1: R,S(1)   2: S(0),R   3: R,R   4: S(0),S(0)   5: R,S(0)
+///
+/// Node 4 is not legal, since both axes would fix the digit [1,2) of dimension 0. From node 2, a
+/// step can lead to 3 or to 5.
 class Lattice {
  public:
   /// REQUIRES: all of these outlive it.
@@ -48,7 +60,7 @@ class Lattice {
   Prices& prices_;
   std::span<const std::int64_t> shape_;
   std::size_t k_;
-  Ends ends_;  // how far the digits of a dimension go; negative: cut in an irregular way
+  Ends ends_;  // how far the digits of a dimension go; negative: sharded in an irregular way
   FixedVector<AxisRoles, kMaxAxes> roles_;
   FixedVector<std::size_t, kMaxAxes> weight_;
   std::vector<Node> nodes_;

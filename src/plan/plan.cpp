@@ -26,8 +26,8 @@ std::string_view to_text(StepKind kind) {
       return "all_reduce";
     case StepKind::reduce_scatter:
       return "reduce_scatter";
-    case StepKind::exchange_terms:
-      return "exchange_terms";
+    case StepKind::exchange_partials:
+      return "exchange_partials";
     case StepKind::all_to_all:
       return "all_to_all";
     case StepKind::permute:
@@ -76,7 +76,7 @@ std::optional<Plan> make_plan(const Layout& from, const Layout& to,
     const Placement& want = to.placement(a);
     if (have == want || !want.is_partial() || from.mesh().size(a) == 1) continue;
     if (have.is_partial()) return std::nullopt;
-    // Terms of a norm have no sign: not every value is one.
+    // Partial values of a norm have no sign: not every value is one.
     if (want.reduction() == Reduction::norm) return std::nullopt;
   }
   Plan plan = search(from, to, shape, options);

@@ -21,7 +21,7 @@ void check(std::string_view where, const Layout& from, const Layout& to,
   check_dims(where, to, shape.size());
   for (const Layout* layout : {&from, &to}) {
     if (layout->has_partial()) {
-      fail<ValueError>(where, *layout, " has terms; reduce them first");
+      fail<ValueError>(where, *layout, " has partial values; reduce them first");
     }
   }
 }

@@ -71,7 +71,7 @@ std::string steps_text(const PlanReport& report) {
 std::string bound_text(const PlanReport& report) {
   const std::string missing = bytes_text(report.in_all.missing);
   if (!report.has_bound()) {
-    return concat("none where terms are reduced or made; ", missing, " were elsewhere");
+    return concat("none where partial values are reduced or made; ", missing, " were elsewhere");
   }
   if (const auto ratio = report.ratio()) {
     return concat(missing, "; the plan receives ", digits_text(*ratio), " times that");
@@ -149,8 +149,8 @@ std::string PlanReport::topology_text() const {
 std::string to_text(const PlanReport& report) {
   const Plan& plan = report.plan;
   const Mesh& mesh = plan.from.mesh();
-  const Layout whole = Layout::replicated(mesh);
-  const std::int64_t bytes = piece_bytes(whole, plan.shape, plan.element_size);
+  const Layout full = Layout::replicated(mesh);
+  const std::int64_t bytes = piece_bytes(full, plan.shape, plan.element_size);
   const std::string head = table(
       {{"mesh", concat(mesh, ", ", count_text(static_cast<std::size_t>(mesh.size()), "rank"))},
        {"tensor", concat(report.tensor_text(), ", ", bytes_text(bytes))},

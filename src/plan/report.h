@@ -22,10 +22,10 @@ struct PlanReport {
 
   explicit PlanReport(Plan of);
 
-  /// Whether no way could receive less than `in_all.missing`: not where ranks reduce terms, or make
-  /// terms of what they hold.
+  /// Whether no way could receive less than `in_all.missing`: not where ranks reduce partial
+  /// values, or make them of what they hold.
   bool has_bound() const;
-  /// Received over the bound; nothing without a bound, or where nothing must be received.
+  /// Received over the bound; unset without a bound, or where nothing must be received.
   std::optional<double> ratio() const;
   /// Whether all ranks were looked at.
   bool counts_all_ranks() const;

@@ -54,12 +54,14 @@ Plan plan_of(Path path, const RoleTable& roles, Prices& prices, Plan plan) {
 Plan search(const Layout& from, const Layout& to, std::span<const std::int64_t> shape,
             const PlanOptions& options) {
   RoleTable roles(from, to, shape);
-  Prices prices(roles, from, to, shape, options);
+  AxisSets sets(from.mesh(), shape, options);
+  Prices prices(roles, sets, from, to, shape, options);
+  Bounds bounds(roles, sets, shape);
   Lattice lattice(roles, prices, shape);
   Path path = lattice.shortest();
   std::optional<WideSearch> wide;
   if (from.mesh().axes() <= kMostAxesForWide) {
-    wide.emplace(roles, prices, from, to, shape);
+    wide.emplace(roles, prices, bounds, from, to, shape);
     path = wide->improve(path);
   }
   if (path.states.empty()) {

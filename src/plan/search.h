@@ -7,7 +7,8 @@
 
 namespace intarsia {
 
-/// The cheapest plan. REQUIRES: the same mesh, and no axis between different kinds of terms.
+/// The cheapest plan. REQUIRES: the same mesh, and no axis between different kinds of partial
+/// values.
 Plan search(const Layout& from, const Layout& to, std::span<const std::int64_t> shape,
             const PlanOptions& options);
 

@@ -60,7 +60,7 @@ void write_link(Json& object, const Link& link) {
   object["gigabytes_per_s"] = rate_json(link.bandwidth);
 }
 
-/// Whether all groups along `axes` lie inside blocks of `ranks` ranks: looked at from the corners
+/// Whether all groups along `axes` are inside blocks of `ranks` ranks: looked at from the corners
 /// of the mesh.
 bool inside(const Mesh& mesh, std::span<const std::int8_t> axes, std::int64_t ranks) {
   if (ranks == 0) return true;

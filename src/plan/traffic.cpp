@@ -42,14 +42,14 @@ std::int64_t arriving(const Step& step, std::span<const std::int64_t> shape, con
     for (const std::int8_t a : step.axes) n *= mesh.size(static_cast<std::size_t>(a));
     return 2 * (n - 1) * held.numel() / n;
   }
-  std::int64_t terms = 1;
+  std::int64_t partials = 1;
   for (std::size_t a = 0; a < mesh.axes(); ++a) {
     if (step.before.placement(a).is_partial() && !step.after.placement(a).is_partial()) {
-      terms *= mesh.size(a);
+      partials *= mesh.size(a);
     }
   }
   const Boxes wanted = boxes(step.after, shape, at);
-  return terms * wanted.numel() - shared_elements(held, wanted);
+  return partials * wanted.numel() - shared_elements(held, wanted);
 }
 
 }  // namespace

@@ -12,10 +12,11 @@ constexpr double kSlack = 1e-12;  // relative: sums in another order
 
 }  // namespace
 
-WideSearch::WideSearch(RoleTable& roles, Prices& prices, const Layout& from, const Layout& to,
-                       std::span<const std::int64_t> shape)
+WideSearch::WideSearch(RoleTable& roles, Prices& prices, Bounds& bounds, const Layout& from,
+                       const Layout& to, std::span<const std::int64_t> shape)
     : table_(roles),
       prices_(prices),
+      bounds_(bounds),
       from_(from),
       to_(to),
       shape_(shape),
@@ -48,15 +49,15 @@ void WideSearch::list_roles() {
   has_free_digits_ = find_free_digits();
   for (std::size_t d = 0; d < shape_.size(); ++d) {
     for (std::size_t a = 0; a < k_; ++a) {
-      if (table_.ranks(a) > 1) add_cuts(a, d);
+      if (table_.ranks(a) > 1) add_shards(a, d);
     }
   }
   set_ends();  // again, since they conflict with what came
 }
 
-/// Finds a digit for each axis that is in nobody's way: inside of all that cuts a dimension, which
-/// it divides evenly. Best in one dimension that has room for all axes; one that nobody cuts, if
-/// there is any. Whether there is such a dimension, and all divide evenly.
+/// Finds a digit for each axis that is in no other's way: inside of all digits of a dimension,
+/// which it divides evenly. Best in one dimension that has room for all axes; one that is not
+/// sharded, if there is any. Whether there is such a dimension, and all divide evenly.
 bool WideSearch::find_free_digits() {
   FixedVector<std::int64_t, kMaxDims> ends;
   std::int64_t ranks = 1;
@@ -64,7 +65,7 @@ bool WideSearch::find_free_digits() {
   bool even = true;
   std::size_t roomy = shape_.size();
   for (std::size_t d = 0; d < shape_.size(); ++d) {
-    const std::int64_t end = table_.end_of(d);
+    const std::int64_t end = table_.endpoints().end_of(d);
     ends.push_back(end);
     even = even && end > 0 && shape_[d] % end == 0;
     if (end < 0 || shape_[d] % (end * ranks) != 0) continue;
@@ -77,14 +78,14 @@ bool WideSearch::find_free_digits() {
       if (ends[d] > 0 && shape_[d] % (ends[d] * table_.ranks(a)) == 0) best = d;
     }
     if (best == shape_.size()) continue;
-    free_[a] = {Role::Kind::cut, static_cast<std::int8_t>(best), ends[best]};
+    free_[a] = {Role::Kind::sharded, static_cast<std::int8_t>(best), ends[best]};
     ends[best] *= table_.ranks(a);
   }
   is_large_ = ranks > kMostRanks;
   return even && (roomy < shape_.size() || is_large_);
 }
 
-/// Whether one of the two layouts cuts the dimension in blocks.
+/// Whether one of the two layouts shards the dimension in blocks.
 bool WideSearch::has_blocks(std::size_t dim) const {
   bool blocks = false;
   for (const Layout* layout : {&from_, &to_}) {
@@ -95,11 +96,11 @@ bool WideSearch::has_blocks(std::size_t dim) const {
   return blocks;
 }
 
-/// Cuts of a dimension by an axis that can be of use: at the digits that the two layouts fix; in
-/// the outermost dimension directly inside of others, so that gathering them only joins rows; and
-/// one out of everybody's way. Where there is no room for that, they stand inside of others
+/// Roles by which an axis can usefully shard a dimension: at the digits that the two layouts fix;
+/// in the outermost dimension directly inside of others, so that gathering them only joins rows;
+/// and one out of every other's way. Where there is no room for that, they stand inside of others
 /// wherever they can.
-void WideSearch::add_cuts(std::size_t axis, std::size_t dim) {
+void WideSearch::add_shards(std::size_t axis, std::size_t dim) {
   FixedVector<std::int64_t, 64> begins;
   const auto add = [&](std::int64_t begin) {
     if (begin * table_.ranks(axis) > shape_[dim]) return;
@@ -122,24 +123,24 @@ void WideSearch::add_cuts(std::size_t axis, std::size_t dim) {
   for (const Roles* roles : {&table_.begin(), &table_.goal()}) {
     for (std::size_t b = 0; b < k_; ++b) {
       const Role& r = (*roles)[b];
-      if (r.kind != Role::Kind::cut || r.dim != static_cast<int>(dim) || r.begin < 0) continue;
+      if (r.kind != Role::Kind::sharded || r.dim != static_cast<int>(dim) || r.begin < 0) continue;
       const std::int64_t end = r.begin * table_.ranks(b);
       add(r.begin);
       if (end % table_.ranks(axis) == 0) add(end / table_.ranks(axis));
       if (b == axis) continue;
-      // An axis that becomes terms may stand inside of what comes, and become them there.
-      if (table_.goal()[axis].kind == Role::Kind::terms) add(end);
+      // An axis that becomes partial may stand inside of what comes, and become partial there.
+      if (table_.goal()[axis].kind == Role::Kind::partial) add(end);
       if (inside) add_inside(end, others & ~bit(b));
     }
   }
   if (free_[axis].dim == static_cast<int>(dim)) add(free_[axis].begin);
-  for (const std::int64_t begin : table_.begins_of_some(axis, dim)) {
+  for (const std::int64_t begin : table_.endpoints().begins_of_some(axis, dim)) {
     if (std::find(begins.begin(), begins.end(), begin) == begins.end()) begins.push_back(begin);
   }
   for (const std::int64_t begin : begins) {
-    add_role(axis, {Role::Kind::cut, static_cast<std::int8_t>(dim), begin});
+    add_role(axis, {Role::Kind::sharded, static_cast<std::int8_t>(dim), begin});
   }
-  if (!has_free_digits_ || has_blocks(dim)) add_role(axis, RoleTable::innermost(dim));
+  if (!has_free_digits_ || has_blocks(dim)) add_role(axis, Role::innermost(dim));
 }
 
 /// Lists the states that a way of at most so many seconds can lead through, an axis at a time.
@@ -154,14 +155,14 @@ void WideSearch::list_nodes(State state, std::size_t axis, double most) {
     return;
   }
   if (state.same(begin_) || state.same(goal_)) return;
-  const double rest = prices_.least(state, goal_);
-  if (rest >= most || prices_.least(begin_, state) + rest >= most) return;
+  const double rest = bounds_.least(state, goal_);
+  if (rest >= most || bounds_.least(begin_, state) + rest >= most) return;
   if (table_.is_legal(state)) nodes_.push_back({state, rest});
 }
 
 Path WideSearch::improve(const Path& known) {
   double most = known.seconds * (1 - kSlack);
-  const double least = prices_.least(begin_, goal_);
+  const double least = bounds_.least(begin_, goal_);
   if (least >= most) return known;
   list_roles();
   nodes_ = {{begin_, least, 0}, {goal_}};

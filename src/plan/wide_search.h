@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "plan/bounds.h"
 #include "plan/lattice.h"
 
 namespace intarsia {
@@ -11,7 +12,7 @@ namespace intarsia {
 class WideSearch {
  public:
   /// REQUIRES: all of these outlive it.
-  WideSearch(RoleTable& roles, Prices& prices, const Layout& from, const Layout& to,
+  WideSearch(RoleTable& roles, Prices& prices, Bounds& bounds, const Layout& from, const Layout& to,
              std::span<const std::int64_t> shape);
 
   /// A way that costs less than `known`, the cheapest; or `known`.
@@ -34,17 +35,18 @@ class WideSearch {
   void list_roles();
   bool find_free_digits();
   bool has_blocks(std::size_t dim) const;
-  void add_cuts(std::size_t axis, std::size_t dim);
+  void add_shards(std::size_t axis, std::size_t dim);
   void list_nodes(State state, std::size_t axis, double most);
   void expand(std::size_t s, double& most);
 
   RoleTable& table_;
   Prices& prices_;
+  Bounds& bounds_;
   const Layout& from_;
   const Layout& to_;
   std::span<const std::int64_t> shape_;
   std::size_t k_;
-  Roles free_;  // a cut for each axis that is in nobody's way
+  Roles free_;  // for each axis, one that shards and is in no other's way
   bool has_free_digits_ = false;
   bool is_large_ = false;
   int prices_asked_ = 0;

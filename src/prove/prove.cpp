@@ -1,66 +1,25 @@
 #include "intarsia/prove.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
-#include <array>
+#include <cctype>
+#include <optional>
 #include <set>
 
 #include "base/hash.h"
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "intarsia/rule.h"
-#include "layout/chunk.h"
+#include "prove/bench.h"
 #include "prove/case.h"
+#include "prove/combinations.h"
+#include "prove/counter_example.h"
+#include "prove/missing_rows.h"
 #include "prove/samples.h"
 
 namespace intarsia {
 namespace {
 
-constexpr int kMostShrinkingRuns = 400;
 constexpr std::size_t kVariantCombinations = 16;
-
-// Ops that are not run on pieces in layouts that no rule offers: their kernels read out of bounds
-// where operands do not fit together. The last one gives, but for the last bit, its first operand.
-constexpr std::array<std::string_view, 23> kUnchecked{
-    "aten::_adaptive_avg_pool2d_backward",
-    "aten::_adaptive_avg_pool3d_backward",
-    "aten::_scaled_dot_product_flash_attention_for_cpu",
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-    "aten::adaptive_max_pool2d_backward",
-    "aten::adaptive_max_pool3d_backward",
-    "aten::avg_pool2d_backward",
-    "aten::avg_pool3d_backward",
-    "aten::embedding_dense_backward",
-    "aten::fractional_max_pool2d_backward",
-    "aten::linalg_ldl_solve",
-    "aten::linalg_lu_solve",
-    "aten::lu_unpack",
-    "aten::max_pool2d_with_indices_backward",
-    "aten::max_pool3d_with_indices_backward",
-    "aten::nll_loss_backward",
-    "aten::reflection_pad1d_backward",
-    "aten::reflection_pad2d_backward",
-    "aten::reflection_pad3d_backward",
-    "aten::replication_pad1d_backward",
-    "aten::replication_pad2d_backward",
-    "aten::replication_pad3d_backward",
-    "aten::nextafter"};
-
-bool checks_operands(const Sample& sample) {
-  return std::find(kUnchecked.begin(), kUnchecked.end(), sample.op.schema().name()) ==
-         kUnchecked.end();
-}
-
-using Combination = std::vector<Placement>;  // one per tensor of the sample
-
-Mesh one_axis(std::int64_t n) { return Mesh({{"a", n}}); }
-
-std::vector<Layout> on_axis(const Mesh& mesh, const Combination& placements) {
-  std::vector<Layout> out;
-  for (const Placement& p : placements) out.emplace_back(mesh, std::vector<Placement>{p});
-  return out;
-}
 
 bool same_tensors(const Sample& a, const Sample& b) {
   const auto of_a = a.tensors();
@@ -91,7 +50,8 @@ class Prover {
     ++proof_.samples;
     if (sample.tensors().empty() || enough()) return;
     added_.push_back(sample);
-    const std::vector<Combination> all = combinations(sample, *ref);
+    const std::vector<Combination> all =
+        combinations(sample, ref->arguments, options_.combinations);
     for (const std::int64_t n : options_.ranks) {
       for (const Combination& c : all) one(sample, c, n);
     }
@@ -116,7 +76,8 @@ class Prover {
       }
       if (calls.size() == 1 || enough()) continue;
       bench_ = Bench(options_.seed);
-      const auto all = combinations(first, *bench_.reference(first, options_.backward));
+      const Reference* ref = bench_.reference(first, options_.backward);
+      const auto all = combinations(first, ref->arguments, options_.combinations);
       for (const Sample& sample : calls) {
         for (const Combination& c : all) {
           compare(Case{sample, on_axis(one_axis(options_.ranks[0]), c)});
@@ -144,61 +105,12 @@ class Prover {
     }
   }
 
-  /// All placements of all tensors on one axis; of too many, those that the rule names and others
-  /// by lot.
-  std::vector<Combination> combinations(const Sample& sample, const Reference& ref) const {
-    std::vector<std::vector<Placement>> choices;
-    std::size_t count = 1;
-    for (const TensorSample* t : sample.tensors()) {
-      choices.push_back(placements_for(*t));
-      count = std::min<std::size_t>(count * choices.back().size(), 1'000'000);
-    }
-    std::vector<Combination> out;
-    if (count <= options_.combinations) {
-      for (std::size_t k = 0; k < count; ++k) {
-        Combination c;
-        std::size_t rest = k;
-        for (const auto& choice : choices) {
-          c.push_back(choice[rest % choice.size()]);
-          rest /= choice.size();
-        }
-        out.push_back(std::move(c));
-      }
-      return out;
-    }
-    out = of_rule(sample, ref);
-    std::uint64_t lot = hash_text(sample.to_string());
-    while (out.size() < options_.combinations) {
-      Combination c;
-      for (const auto& choice : choices) {
-        lot = hash_mix(lot, c.size());
-        c.push_back(choice[lot % choice.size()]);
-      }
-      out.push_back(std::move(c));
-    }
-    return out;
-  }
-
-  /// The combinations that the rows of the rule name, and each of them with one tensor replicated.
-  static std::vector<Combination> of_rule(const Sample& sample, const Reference& ref) {
-    std::vector<Combination> out;
-    for (const Row& row : rows_of(sample, ref.arguments)) {
-      out.push_back(row.in);
-      for (std::size_t i = 0; i < row.in.size(); ++i) {
-        if (row.in[i].is_replicate()) continue;
-        out.push_back(row.in);
-        out.back()[i] = Placement::replicate();
-      }
-    }
-    return out;
-  }
-
   void one(const Sample& sample, const Combination& placements, std::int64_t n) {
     const Case c{sample, on_axis(one_axis(n), placements)};
     const Outcome o = compare(c);
-    if (options_.missing && n == options_.ranks[0] && o.difference.empty() && o.communicated &&
-        checks_operands(sample)) {
-      look_for_row(sample, placements);
+    if (options_.missing && n == options_.ranks[0] && o.difference.empty() && o.communicated) {
+      const auto row = missing_.look_for(sample, placements);
+      if (row) proof_.missing.push_back(*row);
     }
   }
 
@@ -236,160 +148,17 @@ class Prover {
     ++proof_.cases;
     proof_.gradients += o.gradients ? 1 : 0;
     if (!o.difference.empty() && kinds_.insert(kind_of(o.difference)).second) {
-      proof_.wrong.push_back(smallest(c, o.difference));
+      proof_.wrong.push_back(smallest_counter_example(bench_, options_, c, o.difference));
     }
     return o;
   }
 
-  // ---- missing rows ----
-
-  /// How often values are drawn: results that are true or false are equal by luck more often.
-  std::uint64_t draws(const Sample& sample) {
-    constexpr std::uint64_t kFew = 3;
-    constexpr std::uint64_t kMany = 10;
-    const auto& results = bench_.reference(sample, false)->results;
-    const bool real = std::all_of(results.begin(), results.end(), [](const at::Tensor& t) {
-      return !t.defined() || t.is_floating_point() || t.is_complex();
-    });
-    return real ? kFew : kMany;
-  }
-
-  /// Whether other values give another result: one that is always the same can be had from any
-  /// terms.
-  bool depends_on_values(const Sample& sample) {
-    const Reference* first = bench_.reference(sample, false, 0);
-    const Reference* second = bench_.reference(sample, false, 1);
-    if (first == nullptr || second == nullptr) return false;
-    for (std::size_t r = 0; r < first->results.size(); ++r) {
-      const at::Tensor& a = first->results[r];
-      if (a.defined() && !at::equal(a, second->results[r])) return true;
-    }
-    return false;
-  }
-
-  static bool all_hold_elements(const Sample& sample, const Combination& placements,
-                                std::int64_t n) {
-    for (std::size_t i = 0; i < placements.size(); ++i) {
-      const Placement& p = placements[i];
-      if (!p.is_shard()) continue;
-      const std::int64_t length = sample.tensors()[i]->sizes[static_cast<std::size_t>(p.dim())];
-      if (chunk(length, n, n - 1).size() == 0) return false;
-    }
-    return true;
-  }
-
-  void look_for_row(const Sample& sample, const Combination& placements) {
-    for (std::size_t i = 0; i < placements.size(); ++i) {
-      const Placement& p = placements[i];
-      if (sample.tensors()[i]->count() == 0) return;
-      // An average is a sum of other terms; blocks go where shards go.
-      if (p.is_strided() || (p.is_partial() && p.reduction() == Reduction::avg)) return;
-      // Terms of whole numbers may be indices that point nowhere.
-      if (p.is_partial() && sample.tensors()[i]->dtype < DType::f8e4m3) return;
-    }
-    Row row{placements, {}};
-    const std::string inputs = row.to_string();
-    if (found_.contains(inputs) || !depends_on_values(sample)) return;
-    for (const std::int64_t n : {2, 3}) {
-      // A rank without elements says nothing about the op.
-      if (!all_hold_elements(sample, placements, n)) {
-        if (n == 2) return;
-        continue;
-      }
-      for (std::uint64_t draw = 0; draw < draws(sample); ++draw) {
-        const auto out = bench_.legal(Case{sample, on_axis(one_axis(n), placements)}, draw);
-        if (!out || (!row.out.empty() && row.out != *out)) return;
-        row.out = *out;
-      }
-    }
-    found_.insert(inputs);
-    proof_.missing.push_back({row.to_string(), sample.to_string()});
-  }
-
-  // ---- counter-examples ----
-
-  /// The same failure in a smaller case: fewer cuts, fewer axes and ranks, shorter dimensions.
-  CounterExample smallest(Case c, std::string difference) {
-    int runs = 0;
-    const auto still_fails = [&](const Case& smaller) {
-      if (++runs > kMostShrinkingRuns) return false;
-      const Outcome o = bench_.run(smaller, options_.backward);
-      if (o.difference.empty()) return false;
-      difference = o.difference;
-      return true;
-    };
-    bool changed = true;
-    while (changed && runs < kMostShrinkingRuns) {
-      changed = false;
-      for (const Case& smaller : smaller_cases(c)) {
-        if (!still_fails(smaller)) continue;
-        c = smaller;
-        changed = true;
-        break;
-      }
-    }
-    if (Bench(options_.seed).run(c, options_.backward).difference.empty()) {
-      difference += "; not alone, but after calls with other numbers";
-    }
-    return {c.to_string(), difference};
-  }
-
-  static std::vector<Case> smaller_cases(const Case& c) {
-    std::vector<Case> out;
-    const Mesh& mesh = c.mesh();
-    for (std::size_t i = 0; i < c.layouts.size(); ++i) {
-      for (std::size_t a = 0; a < mesh.axes(); ++a) {
-        if (c.layouts[i].placement(a).is_replicate()) continue;
-        Case less = c;
-        less.layouts[i] = less.layouts[i].with(a, Placement::replicate());
-        out.push_back(std::move(less));
-      }
-    }
-    for (std::size_t a = 0; a < mesh.axes(); ++a) {
-      if (mesh.axes() > 1) out.push_back(with_axis(c, a, 0));
-      if (mesh.size(a) > 2) out.push_back(with_axis(c, a, mesh.size(a) - 1));
-    }
-    // Dimensions of one length are taken to be one dimension.
-    std::set<std::int64_t> lengths;
-    for (const TensorSample* t : c.sample.tensors())
-      lengths.insert(t->sizes.begin(), t->sizes.end());
-    for (const std::int64_t length : lengths) {
-      for (std::int64_t shorter = 1; shorter < length; ++shorter) {
-        Case less = c;
-        for (TensorSample* t : less.sample.tensors()) {
-          std::replace(t->sizes.begin(), t->sizes.end(), length, shorter);
-        }
-        out.push_back(std::move(less));
-      }
-    }
-    return out;
-  }
-
-  /// The case with another size of one axis; 0: without it.
-  static Case with_axis(const Case& c, std::size_t axis, std::int64_t size) {
-    std::vector<Axis> axes;
-    for (std::size_t a = 0; a < c.mesh().axes(); ++a) {
-      if (a != axis) axes.push_back({c.mesh().name(a), c.mesh().size(a)});
-      if (a == axis && size > 0) axes.push_back({c.mesh().name(a), size});
-    }
-    const Mesh mesh(axes);
-    Case out = c;
-    for (Layout& l : out.layouts) {
-      std::vector<Placement> placements;
-      for (std::size_t a = 0; a < l.mesh().axes(); ++a) {
-        if (a != axis || size > 0) placements.push_back(l.placement(a));
-      }
-      l = Layout(mesh, placements);
-    }
-    return out;
-  }
-
   ProofOptions options_;
   Bench bench_;
+  MissingRows missing_{bench_};
   Proof proof_;
   std::vector<Sample> added_;
   std::set<std::string> kinds_;
-  std::set<std::string> found_;
 };
 
 }  // namespace

@@ -200,7 +200,7 @@ bool is_derivable(const c10::OperatorHandle& op) {
          is_usable(op);
 }
 
-/// The argument of a pattern; nothing where only the op could say what makes sense.
+/// The argument of a pattern; unset where only the op could say what makes sense.
 std::optional<std::string> pattern_argument(const c10::Argument& a) {
   // Orthogonal polynomials, the only ops with these names: of degree n at x.
   if (a.type()->kind() == c10::TypeKind::TensorType) {

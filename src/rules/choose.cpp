@@ -29,13 +29,13 @@ struct Pricing {
 };
 
 /// Bytes that a rank sends for one operand along one axis. `bytes`: of the piece that a rank would
-/// hold if this axis did not cut it.
+/// hold if this axis did not shard it.
 double cost(const Placement& from, const Placement& to, double bytes, const Pricing& p) {
   const double n = p.n;
   if (from == to || n == 1) return 0;
   const double part = bytes * (n - 1) / n;
   if (from.is_replicate()) {
-    // Terms made now have to be reduced later.
+    // Partial values made now have to be reduced later.
     if (!to.is_partial()) return 0;
     if (to.reduction() == Reduction::norm) return kNever;
     return p.later ? part : 2 * part + p.start;
@@ -49,8 +49,8 @@ double cost(const Placement& from, const Placement& to, double bytes, const Pric
   return p.start + (from.dim() == to.dim() ? part : part / n);
 }
 
-/// The order in which axes cut, for all operands alike: the mesh's, changed as the first operand
-/// with an order of its own asks.
+/// The order in which axes shard a dimension, the same for all operands: that of the mesh, changed
+/// as the first operand with an order of its own asks.
 AxisList common_order(const Mesh& mesh, std::span<const Candidate> operands,
                       std::optional<std::size_t> keep) {
   AxisList order;
@@ -61,17 +61,17 @@ AxisList common_order(const Mesh& mesh, std::span<const Candidate> operands,
   }
   if (leader == nullptr) return order;
   for (std::size_t d = 0; d < leader->least_dims(); ++d) {
-    const AxisList cuts = leader->axes_of(static_cast<int>(d));
-    AxisList places = cuts;
+    const AxisList axes = leader->axes_of(static_cast<int>(d));
+    AxisList places = axes;
     std::sort(places.begin(), places.end());
-    for (std::size_t i = 0; i < cuts.size(); ++i) {
-      order[static_cast<std::size_t>(places[i])] = cuts[i];
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+      order[static_cast<std::size_t>(places[i])] = axes[i];
     }
   }
   return order;
 }
 
-/// A layout whose dimensions are cut in the common order.
+/// A layout whose dimensions are sharded in the common order.
 Layout layout_in_order(const Mesh& mesh, std::span<const Placement> placements,
                        const AxisList& order) {
   LayoutOptions options;
@@ -146,7 +146,7 @@ Price price(const Row& row, std::span<const Candidate> operands, std::size_t axi
   const double n = pricing.n;
   double sum = 0;
   std::size_t moved = 0;
-  // An op is cut where one of its operands already is. Cutting whole operands on its own account
+  // An op runs sharded where one of its operands already is. To shard replicated operands for it
   // would only put off a gather: that is left to whoever lays tensors out.
   bool anchored = false;
   for (std::size_t i = 0; i < operands.size(); ++i) {
@@ -156,8 +156,8 @@ Price price(const Row& row, std::span<const Candidate> operands, std::size_t axi
   for (std::size_t i = 0; i < operands.size(); ++i) {
     if (!operands[i].given) continue;
     const Placement& have = operands[i].layout.placement(axis);
-    // Terms pass through a linear op for free, or not at all: gathering its other operands to keep
-    // them terms would cost now and again later.
+    // Partial values pass through a linear op for free, or not at all: gathering its other operands
+    // to keep them partial would cost now, and their reduction later.
     if (row.linear && have.is_shard() && row.in[i].is_replicate() && n > 1) return {kNever, 0, 0};
     double move = cost(have, row.in[i], bytes[i], pricing);
     if (operands[i].also && move != kNever) {
@@ -176,7 +176,7 @@ Price price(const Row& row, std::span<const Candidate> operands, std::size_t axi
   return {sum, n == 1 ? 0 : static_cast<std::size_t>(partial), moved};
 }
 
-/// Whether terms would stand beside terms of another kind, of axes before.
+/// Whether a tensor would be partial in two ways that do not commute, here and on an axis before.
 bool mixes(const std::vector<Placement>& before, const Placement& next) {
   return next.is_partial() && std::any_of(before.begin(), before.end(), [&](const Placement& p) {
            return p.is_partial() && !commute(p, next);
@@ -193,7 +193,7 @@ std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operan
   Choice choice;
   std::vector<std::vector<Placement>> in(operands.size());
   std::vector<std::vector<Placement>> out(results);
-  // The bytes of each operand's piece if the axis at hand did not cut it.
+  // The bytes of each operand's piece.
   std::vector<double> bytes;
   for (const Candidate& c : operands) {
     double b = c.bytes;
@@ -202,19 +202,20 @@ std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operan
     }
     bytes.push_back(b);
   }
-  // Into how many parts the axes before have cut, by rows that count parts.
-  std::vector<std::pair<std::vector<Placement>, std::int64_t>> cut;
+  // The inputs of rows that count parts, as chosen for axes before, and the size of the axis: into
+  // so many parts they are sharded.
+  std::vector<std::pair<std::vector<Placement>, std::int64_t>> sharded;
   const auto parts_for = [&](const Row& row) -> std::int64_t {
     std::int64_t parts = 1;
-    for (const auto& [in, size] : cut) parts *= in == row.in ? size : 1;
+    for (const auto& [in, size] : sharded) parts *= in == row.in ? size : 1;
     return parts;
   };
   for (std::size_t a = 0; a < axes; ++a) {
     const auto n = static_cast<double>(mesh.size(a));
     const Pricing pricing{n, n == 1 ? 0 : start_cost(options.topology, mesh, a), options.later};
-    std::vector<double> uncut = bytes;
+    std::vector<double> unsharded = bytes;  // if this axis did not shard it
     for (std::size_t i = 0; i < operands.size(); ++i) {
-      if (operands[i].layout.placement(a).is_shard()) uncut[i] *= n;
+      if (operands[i].layout.placement(a).is_shard()) unsharded[i] *= n;
     }
     std::optional<Row> best;
     Price best_price;
@@ -230,7 +231,7 @@ std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operan
       for (std::size_t i = 0; i < results; ++i) mixed |= mixes(out[i], row.out[i]);
       if (mixed) continue;
       if (row.parts != 0 && row.parts % (parts_for(row) * mesh.size(a)) != 0) continue;
-      const Price p = price(row, operands, a, uncut, pricing);
+      const Price p = price(row, operands, a, unsharded, pricing);
       if (std::get<0>(p) == kNever) continue;
       if (!best || p < best_price) {
         best = std::move(row);
@@ -239,7 +240,7 @@ std::optional<Choice> choose(const Mesh& mesh, std::span<const Candidate> operan
     }
     if (!best) return std::nullopt;
     choice.by_formula |= best->formula.has_value();
-    if (best->parts != 0) cut.emplace_back(best->in, mesh.size(a));
+    if (best->parts != 0) sharded.emplace_back(best->in, mesh.size(a));
     for (std::size_t i = 0; i < operands.size(); ++i) in[i].push_back(best->in[i]);
     for (std::size_t i = 0; i < results; ++i) out[i].push_back(best->out[i]);
   }

@@ -33,10 +33,10 @@ struct Choice {
 /// every rank picks the same. Running the op replicated is always one of the choices.
 ///
 /// `keep`: an operand that must stay as it is, with result 0 laid out alike: what an op in place
-/// needs. Nothing, when no row does that.
-/// `later`: a sum of terms and a whole is left as terms, to be reduced later with what is added to
-/// it. Saves reductions where sums build up, as in backward; elsewhere it would keep terms and
-/// their reduction alive both.
+/// needs. The answer is empty when no row does that.
+/// `later`: the sum of a partial and a replicated tensor is left partial, to be reduced later with
+/// what is added to it. Saves reductions where sums build up, as in backward; elsewhere both the
+/// partial values and what they reduce to would be kept in memory.
 /// `reduced`: result 0 is not left partial, so that it can be moved to any layout.
 ///
 /// REQUIRES: all candidates are on `mesh`; every row has `operands.size()` inputs.

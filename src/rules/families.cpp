@@ -15,7 +15,7 @@ Placement at_dim(int dim, const Placement& otherwise = {}) {
   return dim >= 0 ? Placement::shard(dim) : otherwise;
 }
 
-/// Rows of an einsum of two or three operands: letters name indices, `+` a term that is added.
+/// Rows of an einsum of two or three operands: letters name indices.
 Rows einsum(const std::vector<std::string_view>& in, std::string_view out) {
   std::string letters;
   for (const std::string_view operand : in) {
@@ -37,18 +37,18 @@ Rows einsum(const std::vector<std::string_view>& in, std::string_view out) {
   return rows;
 }
 
-/// The same with a term that is added to the product, and broadcast to it.
-Rows with_term(const Question& q, const Rows& product, std::size_t out_dims) {
-  const Operand& term = q.in(0);
+/// The same for an op that adds operand 0, broadcast, to the product.
+Rows with_addend(const Question& q, const Rows& product, std::size_t out_dims) {
+  const Operand& addend = q.in(0);
   Rows rows;
   for (const Row& row : product) {
     if (row.linear) continue;
     Row with;
     const Placement& out = row.out[0];
-    Placement at = out;  // a term of a partial product is partial
+    Placement at = out;  // what is added to a partial product is partial
     if (out.is_shard()) {
-      const int d = out.dim() - static_cast<int>(out_dims - term.dims());
-      const bool there = d >= 0 && term.sizes[static_cast<std::size_t>(d)] != 1;
+      const int d = out.dim() - static_cast<int>(out_dims - addend.dims());
+      const bool there = d >= 0 && addend.sizes[static_cast<std::size_t>(d)] != 1;
       at = there ? Placement::shard(d) : Placement();
     }
     with.in = {at, row.in[0], row.in[1]};
@@ -67,7 +67,7 @@ std::vector<std::vector<std::size_t>> linear_in(const Question& q) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   const bool two = q.inputs() >= 2;
-  if (name == "copy" && is_whole(q.in(0).dtype)) return {};  // it rounds each term
+  if (name == "copy" && is_integral(q.in(0).dtype)) return {};  // it rounds each partial value
   if (is({"add", "sub", "complex"}) || name == "lerp" || name == "copy") {
     return two ? std::vector<std::vector<std::size_t>>{{0, 1}}
                : std::vector<std::vector<std::size_t>>{};
@@ -88,7 +88,7 @@ std::vector<std::vector<std::size_t>> linear_in(const Question& q) {
   if (name == "masked_fill" && q.inputs() == 3) return {{0, 2}};
   if (name == "_to_copy") {
     const c10::IValue* dtype = q.arg("dtype");
-    const bool exact = dtype == nullptr || dtype->isNone() || !is_whole(dtype->toScalarType());
+    const bool exact = dtype == nullptr || dtype->isNone() || !is_integral(dtype->toScalarType());
     if (exact) return {{0}};
     return {};
   }
@@ -99,9 +99,9 @@ std::vector<std::vector<std::size_t>> linear_in(const Question& q) {
   return {};
 }
 
-/// The kinds of terms besides sums that pass through a pointwise op of one tensor, and what they
+/// The kinds of partial besides sums that pass through a pointwise op of one tensor, and what they
 /// become. Only ops that are monotone on all numbers: a maximum of logarithms is not the logarithm
-/// of the maximum where some term has none.
+/// of the maximum where some partial value has none.
 std::vector<std::pair<Reduction, Reduction>> monotone_in(const Question& q) {
   constexpr std::array<std::string_view, 22> kRising{
       "atan",        "asinh", "ceil",     "clamp_max", "clamp_min", "erf",   "exp", "exp2",
@@ -135,9 +135,7 @@ Shape shape_of(const std::vector<std::int64_t>& sizes) {
   return Shape(std::span<const std::int64_t>(sizes.data(), sizes.size()));
 }
 
-std::string base_name(const Question& q) {
-  return std::string(base_of(q.schema().name()));
-}
+std::string base_name(const Question& q) { return std::string(base_of(q.schema().name())); }
 
 bool is_backward(const Question& q) {
   return q.schema().name().find("_backward") != std::string::npos;
@@ -226,19 +224,19 @@ Rows mm(const Question&) { return einsum({"mk", "kn"}, "mn"); }
 Rows bmm(const Question&) { return einsum({"bmk", "bkn"}, "bmn"); }
 Rows mv(const Question&) { return einsum({"mk", "k"}, "m"); }
 Rows dot(const Question&) { return einsum({"k", "k"}, ""); }
-Rows addmm(const Question& q) { return with_term(q, mm(q), 2); }
-Rows baddbmm(const Question& q) { return with_term(q, bmm(q), 3); }
+Rows addmm(const Question& q) { return with_addend(q, mm(q), 2); }
+Rows baddbmm(const Question& q) { return with_addend(q, bmm(q), 3); }
 
-/// ATen does not widen a term where the matrix is empty, as it may be on some rank.
+/// ATen does not broadcast what is added where the matrix is empty, as it may be on some rank.
 Rows addmv(const Question& q) {
-  Rows rows = with_term(q, mv(q), 1);
+  Rows rows = with_addend(q, mv(q), 1);
   const bool widens = q.in(0).sizes != Shape{q.in(1).sizes[0]};
   std::erase_if(rows, [&](const Row& row) { return widens && !row.linear; });
   return rows;
 }
 
-Rows addr(const Question& q) { return with_term(q, einsum({"m", "n"}, "mn"), 2); }
-Rows addbmm(const Question& q) { return with_term(q, einsum({"bmk", "bkn"}, "mn"), 2); }
+Rows addr(const Question& q) { return with_addend(q, einsum({"m", "n"}, "mn"), 2); }
+Rows addbmm(const Question& q) { return with_addend(q, einsum({"bmk", "bkn"}, "mn"), 2); }
 
 namespace {
 
@@ -265,11 +263,12 @@ Rows grouped_mm(const Question& q) {
   const auto g = grouped(q);
   if (!g || q.in(3).given) return {};
   Rows rows = einsum({g->a, g->b}, g->out);
-  const auto cut = [](const Placement& p, std::string_view letters) {
+  const auto sharded_letter = [](const Placement& p, std::string_view letters) {
     return p.is_shard() ? letters[static_cast<std::size_t>(p.dim())] : ' ';
   };
   std::erase_if(rows, [&](const Row& row) {
-    const char letter = row.in[0].is_shard() ? cut(row.in[0], g->a) : cut(row.in[1], g->b);
+    const char letter =
+        row.in[0].is_shard() ? sharded_letter(row.in[0], g->a) : sharded_letter(row.in[1], g->b);
     return letter == 'T' || letter == 'E';
   });
   for (Row& row : rows) row.in.resize(4);
@@ -289,7 +288,7 @@ Sizes grouped_mm_sizes(const Question& q) {
 }
 
 Sizes matmul_sizes(const Question& q) {
-  const std::size_t first = q.inputs() - 2;  // a term may come before
+  const std::size_t first = q.inputs() - 2;  // one that is added may come before
   const Shape& a = q.in(first).sizes;
   const Shape& b = q.in(first + 1).sizes;
   const auto refuse = [&] {
@@ -376,7 +375,7 @@ Rows product(const Question& q) {
   return reduction(q, Placement::partial(Reduction::product), false);
 }
 
-Rows reduce_whole(const Question& q) {
+Rows reduce_unsharded(const Question& q) {
   Rows rows;
   const auto dims = q.dims();
   for (std::size_t d = 0; d < q.in(0).dims(); ++d) {
@@ -455,7 +454,7 @@ Rows softmax(const Question& q) {
 }
 
 Rows logsumexp(const Question& q) {
-  Rows rows = reduce_whole(q);
+  Rows rows = reduce_unsharded(q);
   const auto dims = q.dims();
   add_reduced(q, dims, {Placement::replicate()}, 2 * reduced_share(q, dims), rows);
   return rows;

@@ -31,17 +31,18 @@ bool is_backward(const Question& q);
 /// The same row, done by the rule's formula.
 Row by_formula(Row row, double reduced_share);
 
-/// Dimensions that a reduction takes away or makes 1; nothing stands for all.
+/// Dimensions that a reduction takes away or makes 1; unset stands for all.
 using Reduced = std::optional<std::vector<std::size_t>>;
 bool reduces(const Reduced& dims, std::size_t d);
 /// Where input dimension `d` is in the result of a reduction; -1 when it is reduced.
 int after_reduction(const Question& q, const Reduced& dims, std::size_t d);
-/// Rows of a reduction of operand 0 to one result, which is of this kind where it is cut.
+/// Rows of a reduction of operand 0 to one result, which has the placement `kind` where a reduced
+/// dimension is sharded.
 Rows reduction(const Question& q, const Placement& kind, bool is_linear);
 /// One over the product of the sizes that are reduced.
 double reduced_share(const Question& q, const Reduced& dims);
-/// Rows that cut a reduced dimension, of operands that all have it, by formula; `out`: how the
-/// results lie.
+/// Rows that shard a reduced dimension, which all operands have, by formula; `out`: the placements
+/// of the results.
 void add_reduced(const Question& q, const Reduced& dims, const std::vector<Placement>& out,
                  double share, Rows& rows);
 
@@ -71,7 +72,7 @@ Rows logical(const Question& q);
 Rows product(const Question& q);
 Rows histc(const Question& q);
 Sizes histc_sizes(const Question& q);
-Rows reduce_whole(const Question& q);  // no reduced dimension may be cut
+Rows reduce_unsharded(const Question& q);  // no reduced dimension may be sharded
 Sizes reduced_sizes(const Question& q);
 
 Rows along(const Question& q);  // every dimension but `dim`; results have the operand's sizes
@@ -111,7 +112,7 @@ Sizes convolution_sizes(const Question& q);
 Rows convolution_backward(const Question& q);
 Sizes convolution_backward_sizes(const Question& q);
 Rows pool(const Question& q);       // with windows; and backwards
-Rows pool_each(const Question& q);  // only batch and channels may be cut
+Rows pool_each(const Question& q);  // only batch and channels may be sharded
 Sizes pool_sizes(const Question& q);
 Sizes sizes_of_space(const Question& q);  // as output_size says
 Rows fractional_pool(const Question& q);
@@ -151,7 +152,7 @@ Sizes pad_sizes(const Question& q);
 Rows view_backward(const Question& q);  // select_backward, slice_backward
 Sizes view_backward_sizes(const Question& q);
 
-/// The dimension in which an op looks up rows by index, or writes them; nothing where there is not
+/// The dimension in which an op looks up rows by index, or writes them; unset where there is not
 /// one.
 std::optional<std::size_t> table_dim(const Question& q);
 
@@ -159,7 +160,7 @@ std::optional<std::size_t> table_dim(const Question& q);
 
 using FormulaOf = std::function<std::string(const Question&)>;
 
-/// See index_rule in rule.h. An empty formula: the op runs on whole tensors. Where `options` have a
+/// See index_rule in rule.h. An empty formula: the op runs on full tensors. Where `options` have a
 /// `memory_order`, it does so too but for one dimension before the last ones.
 Rule batched(std::string name, const std::string& formula, RuleOptions options = {});
 /// With a formula that depends on other arguments.

@@ -11,7 +11,7 @@ namespace intarsia::rules {
 namespace {
 
 /// One operand or result of a formula.
-struct Term {
+struct Entry {
   std::string letters;
   bool batched = true;
   bool linear = false;
@@ -19,17 +19,17 @@ struct Term {
 
 /// A formula such as `nn,nK+ -> nK`, read.
 struct Formula {
-  std::vector<Term> in;
-  std::vector<Term> out;
+  std::vector<Entry> in;
+  std::vector<Entry> out;
 
   explicit Formula(std::string_view text) {
     const std::size_t arrow = text.find("->");
-    in = terms(text.substr(0, arrow));
-    out = terms(text.substr(arrow + 2));
+    in = entries(text.substr(0, arrow));
+    out = entries(text.substr(arrow + 2));
   }
 
-  static std::vector<Term> terms(std::string_view text) {
-    std::vector<Term> out(1);
+  static std::vector<Entry> entries(std::string_view text) {
+    std::vector<Entry> out(1);
     for (const char c : text) {
       if (c == ',') {
         out.emplace_back();
@@ -51,8 +51,8 @@ struct Lengths {
   Shape batch;
 };
 
-std::size_t batch_dims(const Operand& x, const Term& term) {
-  return x.dims() - term.letters.size();
+std::size_t batch_dims(const Operand& x, const Entry& entry) {
+  return x.dims() - entry.letters.size();
 }
 
 /// None where the operands' sizes are not those of the formula: ATen then says what is wrong.
@@ -60,13 +60,13 @@ std::optional<Lengths> lengths_in(const Question& q, const Formula& f) {
   Lengths out;
   for (std::size_t i = 0; i < f.in.size(); ++i) {
     const Operand& x = q.in(i);
-    const Term& term = f.in[i];
+    const Entry& entry = f.in[i];
     if (!x.given) continue;
-    if (x.dims() < term.letters.size()) return std::nullopt;
-    const std::size_t before = batch_dims(x, term);
-    for (std::size_t k = 0; k < term.letters.size(); ++k) {
+    if (x.dims() < entry.letters.size()) return std::nullopt;
+    const std::size_t before = batch_dims(x, entry);
+    for (std::size_t k = 0; k < entry.letters.size(); ++k) {
       const std::int64_t size = x.sizes[before + k];
-      if (out.of.emplace(term.letters[k], size).first->second != size) return std::nullopt;
+      if (out.of.emplace(entry.letters[k], size).first->second != size) return std::nullopt;
     }
     while (out.batch.size() < before) out.batch.insert(0, 1);
     for (std::size_t d = 0; d < before; ++d) {
@@ -95,13 +95,13 @@ Rows formula_rows(const Question& q, const Formula& f, const Lengths& lengths) {
       in.push_back(there ? static_cast<int>(d - missing) : -1);
     }
     std::vector<int> out;
-    for (const Term& term : f.out) out.push_back(term.batched ? static_cast<int>(d) : -1);
+    for (const Entry& entry : f.out) out.push_back(entry.batched ? static_cast<int>(d) : -1);
     rows.push_back(split(in, out, Placement::replicate()));
   }
   for (const auto& [letter, length] : lengths.of) {
     if (std::isupper(static_cast<unsigned char>(letter)) == 0) continue;
-    const auto place = [&](const Term& term, std::size_t before) {
-      const auto at = term.letters.find(letter);
+    const auto place = [&](const Entry& entry, std::size_t before) {
+      const auto at = entry.letters.find(letter);
       return at == std::string::npos ? -1 : static_cast<int>(before + at);
     };
     std::vector<int> in;
@@ -109,7 +109,7 @@ Rows formula_rows(const Question& q, const Formula& f, const Lengths& lengths) {
       in.push_back(q.in(i).given ? place(f.in[i], batch_dims(q.in(i), f.in[i])) : -1);
     }
     std::vector<int> out;
-    for (const Term& term : f.out) out.push_back(place(term, lengths.batch.size()));
+    for (const Entry& entry : f.out) out.push_back(place(entry, lengths.batch.size()));
     rows.push_back(split(in, out));
   }
   std::vector<std::size_t> partial;
@@ -122,9 +122,9 @@ Rows formula_rows(const Question& q, const Formula& f, const Lengths& lengths) {
 
 Sizes formula_sizes(const Formula& f, const Lengths& lengths) {
   Sizes out;
-  for (const Term& term : f.out) {
-    Shape sizes = term.batched ? lengths.batch : Shape();
-    for (const char c : term.letters) {
+  for (const Entry& entry : f.out) {
+    Shape sizes = entry.batched ? lengths.batch : Shape();
+    for (const char c : entry.letters) {
       sizes.push_back(std::isdigit(static_cast<unsigned char>(c)) != 0 ? c - '0'
                                                                        : lengths.of.at(c));
     }
@@ -277,10 +277,10 @@ namespace {
 /// Every letter of a result is one of an operand, but for `k`, which m and n make.
 void check_letters(const std::string& indices, const rules::Formula& f) {
   std::string known;
-  for (const rules::Term& term : f.in) known += term.letters;
+  for (const rules::Entry& entry : f.in) known += entry.letters;
   const auto has = [&](char c) { return known.find(c) != std::string::npos; };
-  for (const rules::Term& term : f.out) {
-    for (const char c : term.letters) {
+  for (const rules::Entry& entry : f.out) {
+    for (const char c : entry.letters) {
       if (std::isdigit(static_cast<unsigned char>(c)) != 0 || has(c)) continue;
       if (c == 'k' && has('m') && has('n')) continue;
       fail<ValueError>("index_rule", "'", indices, "' has a result with the index ", c,

@@ -24,7 +24,7 @@ std::size_t cat_dim(const Question& q) {
       normalize_dim(q.schema().name(), q.integer("dim"), std::max<std::size_t>(x.dims(), 1)));
 }
 
-/// Terms of all operands; of any kind, where none is converted.
+/// All operands partial; of any kind, where none is converted.
 Row joined(const Question& q) {
   std::vector<std::size_t> all;
   bool alike = true;
@@ -48,7 +48,7 @@ Rows cat(const Question& q) {
     rows.push_back(split(in, {static_cast<int>(d)}));
   }
   rows.push_back(joined(q));
-  // Pieces of tensors of one length, joined, are a piece of the whole that is cut in blocks.
+  // Pieces of tensors of one length, joined, are a piece of the result, sharded in blocks.
   const bool alike = std::all_of(q.in().begin(), q.in().end(), [&](const Operand& x) {
     return x.dims() == model.dims() && model.dims() > 0 && x.sizes[dim] == model.sizes[dim];
   });
@@ -170,7 +170,7 @@ Rows scatter(const Question& q) {
       std::vector<int> in(q.inputs(), -1);
       in[0] = at;
       rows.push_back(split(in, {at}));  // LocalForm::rows_of_result
-      // Each rank adds what it has to its own term.
+      // Each rank adds what it has to its own partial value.
       if (adds && q.in(1).sizes[d] == q.in(2).sizes[d]) {
         rows.push_back({{Placement::partial(), Placement::shard(at), Placement::shard(at)},
                         {Placement::partial()}});
@@ -220,7 +220,7 @@ struct Indexing {
   std::size_t at = 0;             ///< where that is in the result
 };
 
-/// The operands that are indices come after self; nothing where one is a mask.
+/// The operands that are indices come after self; unset where one is a mask.
 std::optional<Indexing> indexing(const Question& q) {
   Indexing out;
   const std::size_t count = q.arg("indices")->toListRef().size();
@@ -265,7 +265,7 @@ Shape indexed_sizes(const Question& q, const Indexing& x) {
 }
 
 /// For each operand, the dimension that index `d` of the common sizes is; -1 where it repeats.
-std::vector<int> cut_indices(const Question& q, const Indexing& x, std::size_t d) {
+std::vector<int> dims_of_index(const Question& q, const Indexing& x, std::size_t d) {
   std::vector<int> in(q.inputs(), -1);
   for (const std::size_t dim : x.dims) {
     const Operand& index = q.in(1 + dim);
@@ -290,7 +290,7 @@ Rows index(const Question& q) {
   }
   for (std::size_t d = 0; d < x->common.size(); ++d) {
     if (x->common[d] == 1) continue;
-    rows.push_back(split(cut_indices(q, *x, d), {static_cast<int>(x->at + d)}));
+    rows.push_back(split(dims_of_index(q, *x, d), {static_cast<int>(x->at + d)}));
   }
   if (x->dims.size() == 1) {
     add_lookup(q, static_cast<int>(x->dims[0]), indexed_sizes(q, *x), rows);
@@ -299,7 +299,7 @@ Rows index(const Question& q) {
   return rows;
 }
 
-/// Nothing where the sizes depend on values: the op then runs replicated, and its result says them.
+/// Empty where the sizes depend on values: the op then runs replicated, and its result says them.
 Sizes index_sizes(const Question& q) {
   const auto x = indexing(q);
   if (!x) return {};
@@ -343,7 +343,7 @@ Rows index_put(const Question& q) {
   if (!q.flag("accumulate")) return rows;
   for (std::size_t d = 0; d < x->common.size(); ++d) {
     if (x->common[d] == 1) continue;
-    std::vector<int> in = cut_indices(q, *x, d);
+    std::vector<int> in = dims_of_index(q, *x, d);
     in[values] = in_values(x->at + d);
     Row row = split(in, {-1});
     row.in[0] = Placement::partial();

@@ -56,8 +56,8 @@ Rows margin_loss(const Question& q) {
 
 Sizes margin_loss_sizes(const Question& q) {
   const Shape& scores = q.in(0).sizes;
-  const bool whole = q.integer("reduction", 1) != 0 || scores.size() < 2;
-  Sizes out{whole ? Shape{} : Shape{scores[0]}};
+  const bool is_scalar = q.integer("reduction", 1) != 0 || scores.size() < 2;
+  Sizes out{is_scalar ? Shape{} : Shape{scores[0]}};
   if (q.results() == 2) out.push_back(q.in(1).sizes);
   return out;
 }

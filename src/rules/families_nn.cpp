@@ -62,14 +62,14 @@ Rows nll_loss(const Question& q) {
     if (reduction == at::Reduction::None) {
       row.out = {Placement::shard(in_targets(d)), Placement()};
     }
-    // A mean needs the whole weight before it can divide: LocalForm::loss_from_sum.
+    // A mean divides by the weight of all ranks' samples: LocalForm::loss_from_sum.
     if (reduction == at::Reduction::Mean) row.out[1] = Placement();
     rows.push_back(std::move(row));
   }
   const int classes = dims == 1 ? 0 : 1;
-  Row cut = split({classes, -1, -1}, {-1, -1});
-  cut.out[1] = Placement();
-  rows.push_back(by_formula(std::move(cut), 0));
+  Row by_class = split({classes, -1, -1}, {-1, -1});
+  by_class.out[1] = Placement();
+  rows.push_back(by_formula(std::move(by_class), 0));
   return rows;
 }
 

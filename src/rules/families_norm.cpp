@@ -9,7 +9,7 @@
 namespace intarsia::rules {
 namespace {
 
-const Placement kWhole = Placement::replicate();
+const Placement kReplicated = Placement::replicate();
 
 /// Bytes of some number of values for each byte of operand 0.
 double share_of(const Question& q, double values) {
@@ -29,12 +29,12 @@ void check_parameter(const Question& q, std::string_view name, const Shape& size
 // ---- moments ---------------------------------------------------------------------------------
 
 Rows variance(const Question& q) {
-  Rows rows = reduce_whole(q);
+  Rows rows = reduce_unsharded(q);
   const auto dims = q.dims();
-  // A square root needs the whole sum; so does the sum of squares the mean.
+  // The square root is taken of the reduced sum, and the sum of squares needs the reduced mean.
   const bool is_var = base_name(q).starts_with("var");
-  std::vector<Placement> out{is_var ? Placement::partial() : kWhole};
-  if (q.results() == 2) out.push_back(kWhole);
+  std::vector<Placement> out{is_var ? Placement::partial() : kReplicated};
+  if (q.results() == 2) out.push_back(kReplicated);
   add_reduced(q, dims, out, (is_var ? 1 : 2) * reduced_share(q, dims), rows);
   return rows;
 }
@@ -43,9 +43,9 @@ Rows variance(const Question& q) {
 
 // The value, where it is a result, and its first position.
 Rows arg_extremum(const Question& q) {
-  Rows rows = reduce_whole(q);
+  Rows rows = reduce_unsharded(q);
   const auto dims = q.dims();
-  std::vector<Placement> out(q.results() - 1, kWhole);
+  std::vector<Placement> out(q.results() - 1, kReplicated);
   out.push_back(Placement::partial(Reduction::min));
   add_reduced(q, dims, out, reduced_share(q, dims), rows);
   return rows;
@@ -75,9 +75,9 @@ Rows vector_norm(const Question& q) {
   if (p == kInfinity) return reduction(q, Placement::partial(Reduction::max), false);
   if (p == -kInfinity) return reduction(q, Placement::partial(Reduction::min), false);
   if (p > 0) return reduction(q, Placement::partial_norm(p), false);
-  Rows rows = reduce_whole(q);
+  Rows rows = reduce_unsharded(q);
   const auto dims = q.dims();
-  add_reduced(q, dims, {kWhole}, reduced_share(q, dims), rows);
+  add_reduced(q, dims, {kReplicated}, reduced_share(q, dims), rows);
   return rows;
 }
 
@@ -96,8 +96,8 @@ Rows renorm(const Question& q) {
 
 // ---- layer norm ------------------------------------------------------------------------------
 
-// Backward of these is linear in the gradient, but terms of it would make terms of all results:
-// three reductions later, for one now. So there are no rows for terms.
+// Backward of these is linear in the gradient, but a partial gradient would make all results
+// partial: three reductions later, instead of one now. So no row has a partial gradient.
 
 namespace {
 
@@ -133,7 +133,7 @@ Rows layer_norm(const Question& q) {
     }
     const int own = static_cast<int>(d - before);
     rows.push_back(by_formula(
-        split({at, given(q, 1) ? own : -1, given(q, 2) ? own : -1}, {at, -1, -1}, kWhole),
+        split({at, given(q, 1) ? own : -1, given(q, 2) ? own : -1}, {at, -1, -1}, kReplicated),
         2 / std::max(per, 1.0)));
   }
   return rows;
@@ -195,12 +195,13 @@ double group_share(const Question& q) {
 Rows group_norm(const Question& q) {
   if (!is_batch_of_channels(q, q.in(0).sizes)) return {};
   Rows rows{split({0, -1, -1}, {0, 0, 0})};
-  // Groups are cut too where ranks hold whole ones: the formula finds out.
+  // Where each rank holds all channels of its groups, the groups are sharded too: the formula finds
+  // out.
   const int of_channel[] = {given(q, 1) ? 0 : -1, given(q, 2) ? 0 : -1};
-  rows.push_back(
-      by_formula(split({1, of_channel[0], of_channel[1]}, {1, -1, -1}, kWhole), group_share(q)));
+  rows.push_back(by_formula(split({1, of_channel[0], of_channel[1]}, {1, -1, -1}, kReplicated),
+                            group_share(q)));
   for (int d = 2; d < static_cast<int>(q.in(0).dims()); ++d) {
-    rows.push_back(by_formula(split({d, -1, -1}, {d, -1, -1}, kWhole), group_share(q)));
+    rows.push_back(by_formula(split({d, -1, -1}, {d, -1, -1}, kReplicated), group_share(q)));
   }
   return rows;
 }
@@ -265,7 +266,7 @@ Rows batch_norm(const Question& q) {
     for (std::size_t r = 1; r < sizes.size(); ++r) {
       out.push_back(is_per_channel(sizes[r], x) ? own : -1);
     }
-    Row row = split(in, out, kWhole);
+    Row row = split(in, out, kReplicated);
     // A rank without elements runs no op, but must have the running statistics.
     const bool gives_running = q.results() > 4;
     const double reduced = is_training(q) ? 2 * static_cast<double>(x[1]) : 0;
@@ -303,8 +304,8 @@ Rows batch_norm_backward(const Question& q) {
     if (d == 1) {
       rows.push_back(split(in, {1, 0, 0}));
     } else if (is_training(q) && gradient_of_input) {
-      rows.push_back(
-          by_formula(split(in, {d, -1, -1}, kWhole), share_of(q, 2 * static_cast<double>(x[1]))));
+      rows.push_back(by_formula(split(in, {d, -1, -1}, kReplicated),
+                                share_of(q, 2 * static_cast<double>(x[1]))));
     } else {
       rows.push_back(split(in, {d, -1, -1}));
     }

@@ -12,8 +12,8 @@ double count(const Shape& sizes) {
   return static_cast<double>(std::max<std::int64_t>(element_count(sizes), 1));
 }
 
-/// The row with its dimension cut in runs, of which `elements` beside the edge belong to another
-/// rank: LocalForm::window. `sizes`: of the operand that is read.
+/// The row with its dimension sharded in runs; each also reads `elements` beside its edge, which
+/// belong to another rank: LocalForm::window. `sizes`: of the operand that is read.
 Row in_runs(const Question& q, Row row, std::int64_t elements, const Shape& sizes,
             std::size_t dim) {
   row.contiguous = true;
@@ -22,7 +22,7 @@ Row in_runs(const Question& q, Row row, std::int64_t elements, const Shape& size
   return row;
 }
 
-/// One row for each window, from the placement of the cut dimension in operands and results.
+/// One row for each window, from the placement of the sharded dimension in operands and results.
 template <class RowOf>
 void add_windows(const Question& q, const RowOf& row_of, Rows& rows) {
   const Shape& sizes = q.in(window_operand(q)).sizes;
@@ -39,7 +39,7 @@ std::size_t space_dims(const Question& q) {
   return name.find("3d") != std::string::npos ? 3 : name.find("2d") != std::string::npos ? 2 : 1;
 }
 
-/// The row that cuts one dimension which all operands and results have at the same place.
+/// The row that shards one dimension, which all operands and results have at the same place.
 Row everywhere(const Question& q, int dim) {
   return split(std::vector<int>(q.inputs(), dim), std::vector<int>(q.results(), dim));
 }
@@ -50,7 +50,8 @@ Row everywhere(const Question& q, int dim) {
 
 namespace {
 
-/// The row of channels in groups: whole groups go to each rank, unless each is one channel.
+/// The row of channels in groups: each rank gets entire groups. Groups of one channel each need
+/// no care.
 Row by_group(const Question& q, Row row, std::int64_t channels_in, std::int64_t channels_out) {
   const std::int64_t groups = q.integer("groups", 1);
   if (channels_in == groups && channels_out == groups) return row;
@@ -76,7 +77,7 @@ Rows convolution(const Question& q) {
   if (q.integer("groups", 1) == 1) {
     rows.push_back(split({-1, out, 0}, {1}));
     Row in = split({1, 1 - out, -1}, {-1});
-    if (bias) in.in[2] = Placement::partial();  // it is one of the terms
+    if (bias) in.in[2] = Placement::partial();  // else each rank would add all of it
     rows.push_back(in);
   } else {
     const std::int64_t channels = convolution_sizes(q)[0][1];
@@ -120,7 +121,7 @@ Rows convolution_backward(const Question& q) {
   const int in = 1 - out;
   if (q.integer("groups", 1) == 1) {
     rows.push_back(split({1, -1, out}, {-1, out, 0}));
-    // The gradient of the bias is whole on every rank, also on one without channels.
+    // Every rank has the full gradient of the bias, also one without channels.
     rows.push_back(split({-1, 1, in}, {1, in, -1}, Placement::replicate()));
   } else {
     rows.push_back(by_group(q, split({1, 1, 0}, {1, 0, 0}), q.in(1).sizes[1], q.in(0).sizes[1]));
@@ -145,9 +146,9 @@ Rows outside_of_space(const Question& q, std::size_t dims) {
   return rows;
 }
 
-/// Means of whole numbers are rounded, so those of windows cannot be scaled afterwards.
+/// Means of integers are rounded, so those of windows cannot be scaled afterwards.
 bool has_windows(const Question& q) {
-  return q.schema().name().find("avg") == std::string::npos || !is_whole(q.in(0).dtype);
+  return q.schema().name().find("avg") == std::string::npos || !is_integral(q.in(0).dtype);
 }
 
 }  // namespace

@@ -51,15 +51,14 @@ at::Tensor log_softmax_backward_formula(const at::Tensor& grad, const at::Tensor
 }
 
 at::Tensor logsumexp_formula(const at::Tensor& self, at::IntArrayRef dim, bool keepdim) {
-  const bool whole_numbers = at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
-  const at::Tensor x =
-      whole_numbers ? self.to(at::get_default_dtype_as_scalartype()) : widened(self);
+  const bool integral = at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  const at::Tensor x = integral ? self.to(at::get_default_dtype_as_scalartype()) : widened(self);
   const at::Tensor most = x.amax(dim, true);
   // An infinite maximum must not be subtracted from itself.
   const at::Tensor shift = most.masked_fill(most.abs().eq(INFINITY), 0);
   const at::Tensor sum = (x - shift).exp().sum(dim, true).log() + shift;
   const at::Tensor out = keepdim ? sum : sum.sum(dim);  // they are all of size 1 by now
-  return whole_numbers ? out : out.to(self.scalar_type());
+  return integral ? out : out.to(self.scalar_type());
 }
 
 // ---- losses over classes ---------------------------------------------------------------------

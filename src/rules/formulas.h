@@ -2,7 +2,7 @@
 // function has the arguments of the op whose name it bears. On distributed tensors the ops in it
 // find out what has to be sent, which is little: reduced sizes only.
 //
-// A tensor of terms that several ops need is reduced once, and so are views of it. Sums that are
+// A partial tensor that several ops need is reduced once, and so are views of it. Sums that are
 // needed together are therefore stacked.
 #pragma once
 

@@ -10,9 +10,9 @@ namespace {
 
 using Dims = std::vector<std::int64_t>;
 
-/// The values that terms add up to, on every rank: adding a number to a sum is not linear in its
-/// terms, so they are reduced first.
-at::Tensor whole(const at::Tensor& terms) { return terms + 0; }
+/// The sums of partial values, on every rank: adding a number is not linear, so they are reduced
+/// first.
+at::Tensor reduced(const at::Tensor& partials) { return partials + 0; }
 
 bool is_given(const OptionalTensor& t) { return t && t->defined(); }
 
@@ -82,7 +82,8 @@ TwoTensors var_mean_formula(const at::Tensor& self, at::OptionalIntArrayRef dim,
   const at::Tensor deviation = x - mean;
   const at::Tensor squares =
       (deviation.is_complex() ? deviation.abs() : deviation).square().sum(dims, keepdim);
-  // A sum over 0 is infinite, though some of its terms may be 0; abs has it added up before.
+  // A sum divided by 0 is infinite, but a partial value may be 0, and 0 / 0 is NaN. abs is not
+  // linear, so it has the sum reduced first.
   const at::Tensor var = (divisor > 0 ? squares : squares.abs()) / divisor;
   return {var.to(at::toRealValueType(self.scalar_type())),
           (keepdim ? mean : mean.squeeze(dims)).to(self.scalar_type())};
@@ -218,8 +219,8 @@ at::Tensor times(const at::Tensor& t, const at::Tensor& factor) {
   return factor.defined() ? t * widened(factor) : t;
 }
 
-at::Tensor plus(const at::Tensor& t, const at::Tensor& term) {
-  return term.defined() ? t + widened(term) : t;
+at::Tensor plus(const at::Tensor& t, const at::Tensor& addend) {
+  return addend.defined() ? t + widened(addend) : t;
 }
 
 at::Tensor or_undefined(const OptionalTensor& t) { return t ? *t : at::Tensor(); }
@@ -240,7 +241,7 @@ ThreeTensors layer_norm_formula(const at::Tensor& input, at::IntArrayRef normali
   const at::Tensor x = widened(input);
   Dims dims(normalized_shape.size());
   std::iota(dims.begin(), dims.end(), x.dim() - static_cast<std::int64_t>(dims.size()));
-  const at::Tensor mean = whole(x.mean(dims, true));
+  const at::Tensor mean = reduced(x.mean(dims, true));
   const at::Tensor deviation = x - mean;
   const at::Tensor rstd = (deviation.square().mean(dims, true) + eps).rsqrt();
   const at::Tensor out = plus(times(deviation * rstd, or_undefined(weight)), or_undefined(bias));
@@ -262,7 +263,7 @@ ThreeTensors layer_norm_backward_formula(const at::Tensor& grad, const at::Tenso
   if (mask[0]) {
     const at::Tensor weighted = times(g, or_undefined(weight));
     const at::Tensor means =
-        whole(at::stack({weighted.mean(dims, true), (weighted * normal).mean(dims, true)}));
+        reduced(at::stack({weighted.mean(dims, true), (weighted * normal).mean(dims, true)}));
     std::get<0>(out) =
         gradient_within(weighted, normal, means.select(0, 0), means.select(0, 1), widened(rstd))
             .to(input.scalar_type());
@@ -320,7 +321,7 @@ ThreeTensors group_norm_formula(const at::Tensor& input, const OptionalTensor& w
   const auto mean_per_group = [&](const at::Tensor& t) {
     return sum_per_group(sum_per_channel(t), group) / count;
   };
-  const at::Tensor mean = whole(mean_per_group(x));
+  const at::Tensor mean = reduced(mean_per_group(x));
   const at::Tensor deviation = x - of_group(mean, x);
   const at::Tensor rstd = (mean_per_group(deviation.square()) + eps).rsqrt();
   const at::Tensor out =
@@ -344,7 +345,7 @@ ThreeTensors group_norm_backward_formula(const at::Tensor& grad, const at::Tenso
     const at::Tensor sums =
         at::stack({sum_per_channel(weighted), sum_per_channel(weighted * normal)});
     const at::Tensor means =
-        whole(sum_per_group(sums, group) / static_cast<double>(channels / group * spatial));
+        reduced(sum_per_group(sums, group) / static_cast<double>(channels / group * spatial));
     std::get<0>(out) = gradient_within(weighted, normal, of_group(means.select(0, 0), input),
                                        of_group(means.select(0, 1), input), scale)
                            .to(input.scalar_type());
@@ -373,9 +374,9 @@ void batch_norm_formula(const c10::OperatorHandle& op, torch::jit::Stack& stack)
 
   // Some ops give the running statistics as results also where they do not use those of the batch.
   const bool training = args.find("training") == nullptr || args.flag("training");
-  const at::Tensor mean = training ? whole(x.mean(dims)) : widened(running_mean);
+  const at::Tensor mean = training ? reduced(x.mean(dims)) : widened(running_mean);
   const at::Tensor deviation = x - beside_input(mean, x);
-  const at::Tensor var = training ? whole(deviation.square().mean(dims)) : widened(running_var);
+  const at::Tensor var = training ? reduced(deviation.square().mean(dims)) : widened(running_var);
   const at::Tensor invstd = (var + args.find("eps")->toDouble()).rsqrt();
   const at::Tensor out =
       plus(deviation * beside_input(times(invstd, weight), x), beside_input(bias, x));
@@ -418,7 +419,7 @@ void batch_norm_backward_formula(const c10::OperatorHandle& op, torch::jit::Stac
   const at::Tensor normal =
       (widened(input) - beside_input(widened(mean), input)) * beside_input(invstd, input);
   // The gradients of bias and weight are what the gradient of the input needs, too.
-  const at::Tensor sums = whole(at::stack({g.sum(dims), (g * normal).sum(dims)}));
+  const at::Tensor sums = reduced(at::stack({g.sum(dims), (g * normal).sum(dims)}));
   const at::Tensor means = sums / count;
   at::Tensor grad_input = gradient_within(g, normal, beside_input(means.select(0, 0), input),
                                           beside_input(means.select(0, 1), input),

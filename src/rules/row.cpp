@@ -42,8 +42,8 @@ std::string Row::to_string() const {
   const auto side = [&](const std::vector<Placement>& placements) {
     std::vector<std::string> texts;
     for (const Placement& p : placements) {
-      const char* terms = any_kind ? "P(*)" : "P";
-      texts.push_back(linear && p.is_partial() ? terms : p.to_string());
+      const char* partial = any_kind ? "P(*)" : "P";
+      texts.push_back(linear && p.is_partial() ? partial : p.to_string());
     }
     return join(texts);
   };

@@ -33,7 +33,7 @@ std::vector<Window> windows(const Question& q);
 /// The operand that is read in windows: of a backward, the one whose gradient it gives.
 std::size_t window_operand(const Question& q);
 
-/// A list of numbers, one for each of `n` dimensions; nothing where it was not passed.
+/// A list of numbers, one for each of `n` dimensions; empty where it was not passed.
 std::vector<std::int64_t> int_list(const Question& q, std::string_view name, std::size_t n);
 
 /// How far roll shifts a dimension to higher indices, from 0 up to its size.

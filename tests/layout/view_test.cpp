@@ -74,8 +74,8 @@ TEST(View, CrossingNamesAxisDimAndTheCheapestMove) {
   EXPECT_EQ(result.crossing->then.placements_text(), "S(2)");
   EXPECT_EQ(
       result.crossing->why,
-      "[unflatten] (6,8) -> (2,3,8) crosses the cut of dimension 0 by axis 'a' (S(0)) in [a=4] "
-      "S(0); redistribute to S(1) first, the result is then S(2)");
+      "[unflatten] (6,8) -> (2,3,8) crosses the sharding of dimension 0 by axis 'a' (S(0)) in "
+      "[a=4] S(0); redistribute to S(1) first, the result is then S(2)");
 }
 
 TEST(View, CrossingFallsBackToReplicate) {

@@ -300,7 +300,7 @@ TEST(StateDict, WhatHasNoMemoryOfItsOwnSaysTheWayOut) {
   const at::Tensor cut = distribute(at::ones({4}), Layout::parse("[dp=2] S(0)"), *world);
   expect_error<c10::NotImplementedError>(
       [&] { cut.storage(); },
-      {"[storage] f32[4@dp] on [dp=2] lies in pieces", "full_state_dict(module)"});
+      {"[storage] f32[4@dp] on [dp=2] is stored in pieces", "full_state_dict(module)"});
 }
 
 }  // namespace

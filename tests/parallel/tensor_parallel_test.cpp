@@ -160,7 +160,7 @@ TEST(TensorParallel, RefusesWhatDoesNotFit) {
   refuses({"tp", {{"*.attention", column()}}},
           {"'*.attention' lays out 'weight', but no module that it fits has one"});
   refuses({"tp", {{"norm", row()}}},
-          {"'norm' is to cut dimension 1 of 'norm.weight', which has 1"});
+          {"'norm' is to shard dimension 1 of 'norm.weight', which has 1"});
 }
 
 TEST(TensorParallel, PlacesAlongOneAxisOnly) {

@@ -241,7 +241,7 @@ std::string class_of(const Layout& from, const Layout& to) {
 bool a_view_leaves(const Layout& layout) {
   int dim = -1;
   std::int64_t blocks = 1;
-  for (const std::int8_t axis : layout.cuts()) {
+  for (const std::int8_t axis : layout.sharding_axes()) {
     const Placement& p = layout.placement(static_cast<std::size_t>(axis));
     if (p.dim() != dim) blocks = 1;
     dim = p.dim();

@@ -315,7 +315,7 @@ def normalized(d):
         f"nn.layer_norm({x}, [{last}], weight({last}), weight({last}))",
         f"nn.layer_norm({x}, {list(t.shape[-2:])})",
         f"nn.rms_norm({x}, [{last}])",
-        f"nn.rms_norm({x}, [{last}])",
+        f"nn.rms_norm({x} * ({x}[..., :1] > 0), [{last}])",  # some rows are zero, as padded positions
         f"nn.rms_norm({x}, [{last}], weight({last}))",
         f"nn.batch_norm({x}, None, None, training=True)",
         f"nn.batch_norm({x}, weight({t.shape[1]}), weight({t.shape[1]}).abs() + 1)",

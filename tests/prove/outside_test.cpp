@@ -8,6 +8,7 @@
 #include "intarsia/prove.h"
 #include "intarsia/tensor.h"
 #include "prove/case.h"
+#include "prove/combinations.h"
 #include "prove/samples.h"
 
 namespace intarsia {

@@ -10,6 +10,7 @@
 #include "intarsia/rule.h"
 #include "intarsia/tensor.h"
 #include "prove/case.h"
+#include "prove/made_pieces.h"
 
 namespace intarsia {
 namespace {

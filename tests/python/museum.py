@@ -18,7 +18,7 @@ from torch import nn
 
 EVEN, UNEVEN = 12, 5
 MESHES = {1: {2: (2,), 3: (3,), 4: (4,)}, 2: {2: (2, 1), 3: (1, 3), 4: (2, 2), 6: (3, 2)}}
-ORDERED = "S(0),S(0) | 0:b>a"  # axis b cuts first, then a
+ORDERED = "S(0),S(0) | 0:b>a"  # axis b shards first, then a
 
 
 @dataclasses.dataclass
@@ -86,7 +86,7 @@ def intarsia_answers(case):
 
 
 def results(case, side):
-    """What a case gives on a side, as whole plain tensors."""
+    """What a case gives on a side, as full plain tensors."""
     given = case.body(side)
     given = given if isinstance(given, (tuple, list)) else (given,)
     return [side.full(t.detach()) if isinstance(t, torch.Tensor) else torch.tensor(t) for t in given]
@@ -99,17 +99,17 @@ class Plain:
         self.ranks, self.rows, self.mesh = ranks, rows, MESHES[axes][ranks]
         self.bills = []
 
-    def put(self, whole, layout):
+    def put(self, full, layout):
         """The tensor in a layout."""
-        return whole.clone()
+        return full.clone()
 
-    def whole(self, tensor):
+    def replicated(self, tensor):
         """The tensor, the same on all ranks."""
         return self.put(tensor, ",".join("R" for _ in self.mesh))
 
-    def put_b_first(self, whole):
-        """Axis b cuts dimension 0, and then a, in the way that users would write."""
-        return whole.clone()
+    def put_b_first(self, full):
+        """Axis b shards dimension 0, and then a, in the way that users would write."""
+        return full.clone()
 
     def parts(self, pieces, layout, shape=None):
         """A tensor of one piece for each rank."""
@@ -132,13 +132,13 @@ class Plain:
         """And those of the pieces."""
         return tensor.clone()
 
-    def by_hand(self, tensor, piecewise, layout, whole, grad=None):
-        """Takes pieces out, applies `piecewise(piece, rank)`, and puts them back; on one rank `whole(tensor)`."""
-        return whole(tensor)
+    def by_hand(self, tensor, piecewise, layout, on_one_rank, grad=None):
+        """Takes pieces out, applies `piecewise(piece, rank)`, and puts them back; on one rank `on_one_rank(tensor)`."""
+        return on_one_rank(tensor)
 
-    def region(self, body, inputs, in_, out, whole, grads=(), shapes=()):
-        """Runs `body` on the pieces of each rank; on one rank `whole`."""
-        return whole(*inputs)
+    def region(self, body, inputs, in_, out, on_one_rank, grads=(), shapes=()):
+        """Runs `body` on the pieces of each rank; on one rank `on_one_rank`."""
+        return on_one_rank(*inputs)
 
     def rand(self, size, layout):
         return torch.rand(size, dtype=torch.float64)
@@ -204,12 +204,12 @@ def leaf(tensor):
 
 def with_grads(s, y, *leaves):
     """y, and the gradients of the leaves for a loss that weighs all of y differently."""
-    (y * s.whole(values(*y.shape, seed=7))).sum().backward()
+    (y * s.replicated(values(*y.shape, seed=7))).sum().backward()
     return (y, *(t.grad for t in leaves))
 
 
-def terms(s, *sizes, layout="P(sum)"):
-    """A partial tensor, with another term on each rank."""
+def partial_tensor(s, *sizes, layout="P(sum)"):
+    """A tensor with another partial value on each rank."""
     return s.parts([values(*sizes, seed=20 + rank) for rank in range(s.ranks)], layout)
 
 
@@ -226,7 +226,7 @@ def scan(op, s):
 
 
 for _name, _op in {"cumsum": torch.cumsum, "cumprod": torch.cumprod, "logcumsumexp": torch.logcumsumexp}.items():
-    _bug = f"`{_name}(-1)` along the cut dimension scans each piece alone"
+    _bug = f"`{_name}(-1)` along the sharded dimension scans each piece alone"
     add(f"{_name}_with_negative_dim", _bug, FOUND, functools.partial(scan, _op))
 
 
@@ -256,7 +256,7 @@ def cross_entropy_ignores_all_of_a_piece(s):
 @case(FOUND)
 def cross_entropy_with_class_weights(s):
     """A weighted mean is taken as the average of the pieces' weighted means"""
-    return cross_entropy(s, torch.arange(s.rows) % 5, weight=s.whole(torch.arange(1.0, 6, dtype=torch.float64)))
+    return cross_entropy(s, torch.arange(s.rows) % 5, weight=s.replicated(torch.arange(1.0, 6, dtype=torch.float64)))
 
 
 @case(FOUND)
@@ -267,7 +267,7 @@ def cross_entropy_mean(s):
 
 @case(FOUND)
 def gather_with_fewer_rows_in_the_index(s):
-    """Rows of the index are matched with rows of a piece, not of the whole"""
+    """Rows of the index are matched with rows of a piece, not of the full tensor"""
     x = leaf(s.put(values(2 * s.rows, 4), "S(0)"))
     index = torch.arange(s.rows * 3).reshape(s.rows, 3) % 4
     return with_grads(s, torch.gather(x, 1, s.put(index, "S(0)")), x)
@@ -275,7 +275,7 @@ def gather_with_fewer_rows_in_the_index(s):
 
 @case(FOUND)
 def scatter_add_with_more_rows_in_the_source(s):
-    """Rows of the source are matched with rows of a piece, not of the whole"""
+    """Rows of the source are matched with rows of a piece, not of the full tensor"""
     x, source = leaf(s.put(values(s.rows, 4), "S(0)")), s.put(values(2 * s.rows, 3, seed=1), "S(0)")
     index = s.put(torch.arange(s.rows * 3).reshape(s.rows, 3) % 4, "S(0)")
     return with_grads(s, torch.scatter_add(x, 1, index, source), x)
@@ -283,7 +283,7 @@ def scatter_add_with_more_rows_in_the_source(s):
 
 @case(FOUND)
 def narrow_backward_with_negative_dim(s):
-    """The gradient of `narrow(-1)` is wrong where it arrives cut along that dimension"""
+    """The gradient of `narrow(-1)` is wrong where it arrives sharded along that dimension"""
     x = leaf(s.put(values(3, 2 * s.rows), "S(1)"))
     y = torch.narrow(x, -1, 0, s.rows)
     y.backward(s.put(values(3, s.rows, seed=1), "S(1)"))
@@ -292,23 +292,23 @@ def narrow_backward_with_negative_dim(s):
 
 @case(FOUND, uneven=False)
 def fill_of_a_partial(s):
-    """`fill_` writes the value into every term of a sum"""
-    return terms(s, 3).fill_(1.0)
+    """`fill_` writes the value into every partial value of a sum"""
+    return partial_tensor(s, 3).fill_(1.0)
 
 
 @case(FOUND)
 def cosine_embedding_loss_of_vectors(s):
     """ATen fills a tensor like a partial one, and the value counts once for each rank"""
     x, y = leaf(s.put(values(s.rows), "S(0)")), leaf(s.put(values(s.rows, seed=1), "S(0)"))
-    loss = F.cosine_embedding_loss(x, y, s.whole(torch.tensor(1.0, dtype=torch.float64)))
+    loss = F.cosine_embedding_loss(x, y, s.replicated(torch.tensor(1.0, dtype=torch.float64)))
     loss.backward()
     return loss, x.grad, y.grad
 
 
 @case(FOUND)
-def convolution_with_a_cut_weight(s):
+def convolution_with_a_sharded_weight(s):
     """The result is called replicated, and each rank has its own channels"""
-    x, w = leaf(s.whole(values(2, 3, 4, 4))), leaf(s.put(values(s.rows, 3, 3, 3, seed=1), "S(0)"))
+    x, w = leaf(s.replicated(values(2, 3, 4, 4))), leaf(s.put(values(s.rows, 3, 3, 3, seed=1), "S(0)"))
     return with_grads(s, F.conv2d(x, w, padding=1), x, w)
 
 
@@ -316,59 +316,59 @@ def convolution(dim, s):
     sizes = [2, 3, 4, 4]
     sizes[dim] = s.rows
     x = leaf(s.put(values(*sizes), f"S({dim})"))
-    w = leaf(s.whole(values(4, sizes[1], 3, 3, seed=1)))
+    w = leaf(s.replicated(values(4, sizes[1], 3, 3, seed=1)))
     return with_grads(s, F.conv2d(x, w, padding=1), x, w)
 
 
 for _name, _dim in {"channels": 1, "height": 2, "width": 3}.items():
-    _bug = f"An input that is cut along its {_name} is convolved piece by piece"
-    add(f"convolution_with_cut_{_name}", _bug, FOUND, functools.partial(convolution, _dim))
+    _bug = f"An input that is sharded along its {_name} is convolved piece by piece"
+    add(f"convolution_with_sharded_{_name}", _bug, FOUND, functools.partial(convolution, _dim))
 
 
 @case(FOUND, uneven=False)
 def convolution_of_a_partial(s):
     """A partial input is never reduced"""
-    x, w = terms(s, 2, 3, 4, 4), leaf(s.whole(values(4, 3, 3, 3, seed=1)))
-    return with_grads(s, F.conv2d(x, w, s.whole(values(4, seed=2)), padding=1), w)
+    x, w = partial_tensor(s, 2, 3, 4, 4), leaf(s.replicated(values(4, 3, 3, 3, seed=1)))
+    return with_grads(s, F.conv2d(x, w, s.replicated(values(4, seed=2)), padding=1), w)
 
 
 @case(FOUND, uneven=False)
 def largest_magnitude_of_a_partial_maximum(s):
-    """The infinity norm of a term is not a term of the norm"""
+    """The infinity norm of a partial value is not a partial value of the norm"""
     x = s.parts([torch.tensor([-9.0 * r, 1.0], dtype=torch.float64) for r in range(s.ranks)], "P(max)")
     return torch.linalg.vector_norm(x, float("inf"))
 
 
 @case(FOUND, uneven=False)
 def smallest_magnitude_of_a_partial_minimum(s):
-    """The norm of order minus infinity of a term is not a term of the norm"""
+    """The norm of order minus infinity of a partial value is not a partial value of the norm"""
     x = s.parts([torch.tensor([-5.0 * r, -7.0], dtype=torch.float64) for r in range(s.ranks)], "P(min)")
     return torch.linalg.vector_norm(x, float("-inf"))
 
 
 @case(FOUND, uneven=False)
 def sum_of_powers_of_a_partial(s):
-    """A sum of squares of terms is taken for terms of the sum of squares"""
-    return torch.ops.aten.linalg__powsum(terms(s, 4), 2.0)
+    """A sum of squares of partial values is taken for a partial value of the sum of squares"""
+    return torch.ops.aten.linalg__powsum(partial_tensor(s, 4), 2.0)
 
 
 @case(FOUND, uneven=False)
 def sums_of_powers_of_partials(s):
     """The same for a list of tensors"""
-    return torch.ops.aten._foreach_powsum([terms(s, 4), terms(s, 2)], 2.0)
+    return torch.ops.aten._foreach_powsum([partial_tensor(s, 4), partial_tensor(s, 2)], 2.0)
 
 
 @case(FOUND, uneven=False)
 def any_of_a_partial_that_cancels(s):
-    """Terms that are not zero cancel, and `any` of them does not"""
+    """Partial values that are not zero cancel, and `any` of them does not"""
     one = torch.tensor([1.0, 0.0], dtype=torch.float64)
     return torch.any(s.parts([one, -one] + [0 * one] * (s.ranks - 2), "P(sum)"))
 
 
 @case(FOUND, uneven=False)
 def bits_of_a_partial(s):
-    """`view(dtype)` of terms is taken for terms of the bits"""
-    return terms(s, 4).view(torch.int64)
+    """`view(dtype)` of partial values is taken for partial values of the bits"""
+    return partial_tensor(s, 4).view(torch.int64)
 
 
 @case(FOUND, uneven=False)
@@ -386,20 +386,20 @@ def negative_of_a_partial_maximum_of_bytes(s):
 
 @case(FOUND, uneven=False)
 def item_of_a_partial(s):
-    """`item()` gives the term of this rank"""
+    """`item()` gives the partial value of this rank"""
     return s.parts([torch.tensor(1.0 + r, dtype=torch.float64) for r in range(s.ranks)], "P(sum)").item()
 
 
 @case(FOUND, uneven=False)
 def truth_of_a_partial(s):
-    """`bool()` asks the term of this rank"""
+    """`bool()` asks the partial value of this rank"""
     return bool(s.parts([torch.tensor(1.0), torch.tensor(-1.0)] + [torch.tensor(0.0)] * (s.ranks - 2), "P(sum)"))
 
 
 @case(FOUND, uneven=False)
 def fourier_of_a_partial_maximum(s):
-    """A Fourier transform of terms of a maximum is taken for terms of a maximum"""
-    return torch.view_as_real(torch.fft.rfft(terms(s, 6, layout="P(max)")))
+    """A Fourier transform of partial values of a maximum is taken for partial values of a maximum"""
+    return torch.view_as_real(torch.fft.rfft(partial_tensor(s, 6, layout="P(max)")))
 
 
 def order_kept(op, s):
@@ -423,7 +423,7 @@ for _name, _op in {
 }.items():
     _what = {"mul": "gathers without need", "add": "gathers without need", "write": "in place is lost"}.get(_name)
     _what = _what or "puts the pieces in the default order"
-    _bug = f"Two axes cut one dimension in an order that is not the default, and `{_name}` {_what}"
+    _bug = f"Two axes shard one dimension in an order that is not the default, and `{_name}` {_what}"
     add(f"order_of_axes_kept_by_{_name}", _bug, FOUND, functools.partial(order_kept, _op), axes=2)
 
 
@@ -471,7 +471,7 @@ section("Errors where there is an answer")
 
 
 def some_outputs(op, s):
-    x, y = leaf(s.put(values(6, s.rows), "S(1)")), leaf(s.whole(values(6, 3)))
+    x, y = leaf(s.put(values(6, s.rows), "S(1)")), leaf(s.replicated(values(6, 3)))
     with_grads(s, op(x)[1])
     with_grads(s, op(y)[0])
     return x.grad, y.grad
@@ -489,9 +489,9 @@ for _name, _op in {
 
 @case(FOUND)
 def group_norm_backward(s):
-    """The backward of a group norm whose batch is cut fails"""
+    """The backward of a group norm whose batch is sharded fails"""
     x = leaf(s.put(values(s.rows, 4, 3), "S(0)"))
-    w, b = leaf(s.whole(values(4, seed=1))), leaf(s.whole(values(4, seed=2)))
+    w, b = leaf(s.replicated(values(4, seed=1))), leaf(s.replicated(values(4, seed=2)))
     return with_grads(s, F.group_norm(x, 2, w, b), x, w, b)
 
 
@@ -513,49 +513,49 @@ for _name, _op, _dims in (
 @case(FOUND)
 def prelu_backward(s):
     """The backward of `prelu` has no rule, and is an error"""
-    x, w = leaf(s.put(values(s.rows, 3), "S(0)")), leaf(s.whole(values(3, seed=1)))
+    x, w = leaf(s.put(values(s.rows, 3), "S(0)")), leaf(s.replicated(values(3, seed=1)))
     return with_grads(s, F.prelu(x, w), x, w)
 
 
 @case(FOUND)
-def rms_norm_over_the_cut_dim(s):
+def rms_norm_over_the_sharded_dim(s):
     """On CPU, ATen adds in place to a partial tensor, and that is an error"""
     x, w = leaf(s.put(values(3, s.rows), "S(1)")), leaf(s.put(values(s.rows, seed=1), "S(0)"))
     return with_grads(s, F.rms_norm(x, (s.rows,), w, 1e-6), x, w)
 
 
 @case(FOUND)
-def unbind_of_the_cut_dim(s):
-    """`unbind` of the cut dimension is an error"""
+def unbind_of_the_sharded_dim(s):
+    """`unbind` of the sharded dimension is an error"""
     x = leaf(s.put(values(s.rows, 3), "S(0)"))
     return with_grads(s, x.unbind()[2], x)
 
 
 @case(FOUND)
 def unflatten_that_the_ranks_do_not_divide(s):
-    """A view that splits the cut dimension into sizes that the ranks do not divide is an error"""
+    """A view that splits the sharded dimension into sizes that the ranks do not divide is an error"""
     x = leaf(s.put(values(5 * s.rows, 2), "S(0)"))
     return with_grads(s, x.view(5, s.rows, 2), x)
 
 
 @case(FOUND)
 def two_embeddings_in_flight(s):
-    """Two lookups in a table that is cut by rows share one mask"""
+    """Two lookups in a table whose rows are sharded share one mask"""
     table = leaf(s.put(values(s.rows, 3), "S(0)"))
-    first = F.embedding(s.whole(torch.tensor([0, 1, 2, 3])), table)
-    second = F.embedding(s.whole(torch.tensor([4, 1, 4, 0])), table)
+    first = F.embedding(s.replicated(torch.tensor([0, 1, 2, 3])), table)
+    second = F.embedding(s.replicated(torch.tensor([4, 1, 4, 0])), table)
     return with_grads(s, first * second, table)
 
 
 @case(FOUND, uneven=False)
 def logsumexp_of_one_number(s):
     """`logsumexp` of a tensor without dimensions is an error"""
-    x = leaf(s.whole(torch.tensor(2.0, dtype=torch.float64)))
+    x = leaf(s.replicated(torch.tensor(2.0, dtype=torch.float64)))
     return with_grads(s, torch.logsumexp(x, 0), x)
 
 
 @case(FOUND)
-def attention_with_cut_heads(s):
+def attention_with_sharded_heads(s):
     """Attention on CPU has no rule"""
     q, k, v = (leaf(s.put(values(2, s.rows, 6, 4, seed=i), "S(1)")) for i in range(3))
     with s.sends(""):
@@ -564,33 +564,33 @@ def attention_with_cut_heads(s):
 
 
 @case(FOUND)
-def embedding_bag_with_a_cut_batch(s):
+def embedding_bag_with_a_sharded_batch(s):
     """`embedding_bag` makes plain tensors inside and fails on the mix"""
-    table = leaf(s.whole(values(6, 3)))
+    table = leaf(s.replicated(values(6, 3)))
     index = torch.arange(2 * s.rows).reshape(s.rows, 2) % 6
     return with_grads(s, F.embedding_bag(s.put(index, "S(0)"), table, mode="sum"), table)
 
 
 @case("found in 2.13, with MKLDNN only")
-def lstm_with_a_cut_batch(s):
+def lstm_with_a_sharded_batch(s):
     """An LSTM makes plain tensors inside and fails on the mix"""
     x = leaf(s.put(values(4, s.rows, 3), "S(1)"))
     zero = torch.zeros(1, s.rows, 2, dtype=torch.float64)
-    weights = [leaf(s.whole(values(8, n, seed=n))) for n in (3, 2)]
+    weights = [leaf(s.replicated(values(8, n, seed=n))) for n in (3, 2)]
     state = (s.put(zero, "S(1)"), s.put(zero, "S(1)"))
     return with_grads(s, torch.lstm(x, state, weights, False, 1, 0.0, True, False, False)[0], x, *weights)
 
 
 @case(FOUND)
-def searchsorted_with_a_cut_sorter(s):
+def searchsorted_with_a_sharded_sorter(s):
     """A tensor among the keyword arguments is never moved"""
     x = values(s.rows)
-    return torch.searchsorted(s.whole(x), s.put(values(4, seed=1), "R"), sorter=s.put(x.argsort(), "S(0)"))
+    return torch.searchsorted(s.replicated(x), s.put(values(4, seed=1), "R"), sorter=s.put(x.argsort(), "S(0)"))
 
 
 @case(BESIDE)
 def out_in_another_layout(s):
-    """The tensor given as `out=` lies otherwise than the operands"""
+    """The tensor given as `out=` has another layout than the operands"""
     out = s.put(torch.zeros(s.rows, 4, dtype=torch.float64), "S(1)")
     torch.add(s.put(values(s.rows, 4), "S(0)"), s.put(values(s.rows, 4, seed=1), "S(0)"), out=out)
     return out
@@ -616,7 +616,7 @@ def redistribute_to_another_mesh(s):
 
 
 @case(FOUND)
-def as_strided_of_a_cut_tensor(s):
+def as_strided_of_a_sharded_tensor(s):
     """`as_strided` is an error"""
     x = leaf(s.put(values(s.rows, 4), "S(0)"))
     return with_grads(s, torch.as_strided(x, (3, 2), (4, 2), 1), x)
@@ -635,13 +635,13 @@ section("Communication that is not needed, or not told")
 @case(FOUND, uneven=False)
 def clone_of_a_partial(s):
     """`clone` reduces"""
-    x = terms(s, 4)
+    x = partial_tensor(s, 4)
     with s.sends(""):
         return x.clone()
 
 
 def optimizer_step(make, s):
-    w, x = nn.Parameter(s.whole(values(4, 4))), s.put(values(s.rows, 4, seed=1), "S(0)")
+    w, x = nn.Parameter(s.replicated(values(4, 4))), s.put(values(s.rows, 4, seed=1), "S(0)")
     optimizer = make([w])
     with s.sends("1 P->R"):
         (x @ w).pow(2).sum().backward()
@@ -661,8 +661,8 @@ for _name, _make in {
 
 
 @case(FOUND)
-def gradient_lies_as_its_leaf(s):
-    """The gradient of a cut parameter comes in any layout"""
+def gradient_is_laid_out_as_its_leaf(s):
+    """The gradient of a sharded parameter comes in any layout"""
     w, x = leaf(s.put(values(4, s.rows), "S(1)")), s.put(values(s.rows, 4, seed=1), "S(0)")
     (x @ w).mean().backward()
     return w.grad, s.same_layout(w.grad, w)
@@ -672,7 +672,7 @@ def gradient_lies_as_its_leaf(s):
 def partial_plus_replicated(s):
     """The replicated summand is divided by the number of ranks, which rounds"""
     x = s.put(torch.zeros(2, 12), "S(1)") @ s.put(torch.ones(12, 3), "S(0)")
-    y = s.whole(torch.tensor([0.1, 1e-45, 16777217 / 3]))
+    y = s.replicated(torch.tensor([0.1, 1e-45, 16777217 / 3]))
     with s.sends(""):
         return x + y, y + x, x - y
 
@@ -681,16 +681,16 @@ def partial_plus_replicated(s):
 def partial_plus_replicated_of_the_same_size(s):
     """The same, where reducing the sum costs no more than making the other one partial"""
     x = s.put(torch.zeros(2, 12), "S(1)") @ s.put(torch.ones(12, 3), "S(0)")
-    y = s.whole(torch.tensor([[0.1, 1e-45, 16777217 / 3], [0.7, 1 / 3, 2.3]]))
+    y = s.replicated(torch.tensor([[0.1, 1e-45, 16777217 / 3], [0.7, 1 / 3, 2.3]]))
     with s.sends("1 P->R"):
         return x + y, y + x, x - y
 
 
 @case(FOUND, uneven=False, exact=True)
-def partial_plus_replicated_whole_numbers(s):
-    """The same for whole numbers"""
+def partial_plus_replicated_integers(s):
+    """The same for integers"""
     x = s.parts([torch.tensor([r, 5]) for r in range(s.ranks)], "P(sum)")
-    return x + s.whole(torch.tensor([7, 11]))
+    return x + s.replicated(torch.tensor([7, 11]))
 
 
 @case(FOUND, exact=True)
@@ -698,7 +698,7 @@ def bias_of_a_partial_product(s):
     """The bias of a product that is a partial sum is divided by the number of ranks"""
     x, w = s.put(torch.zeros(2, s.rows), "S(1)"), s.put(torch.ones(s.rows, 3), "S(0)")
     with s.sends(""):
-        return torch.addmm(s.whole(torch.tensor([0.1, 0.7, 16777217 / 3])), x, w)
+        return torch.addmm(s.replicated(torch.tensor([0.1, 0.7, 16777217 / 3])), x, w)
 
 
 @case("pytorch #178301", uneven=False)
@@ -748,13 +748,13 @@ for _name, (_op, _layout, _make) in {
     "split": (lambda x: x.split(3, 1), "S(1)", columns_of),
     "slice": (lambda x: x[:, 1:4], "S(1)", columns_of),
 }.items():
-    _bug = f"`{_name}` along the cut dimension gathers, and only explicit mode tells"
+    _bug = f"`{_name}` along the sharded dimension gathers, and only explicit mode tells"
     add(f"hidden_gather_of_{_name}", _bug, FOUND, functools.partial(hidden, _op, _layout, _make))
 
 
 @case("pytorch #167106")
 def batched_products_stay_local(s):
-    """Products of batches that are cut alike are gathered first"""
+    """Products of batches that are sharded alike are gathered first"""
     q, k = leaf(s.put(values(2, s.rows, 3, 4), "S(1)")), leaf(s.put(values(2, s.rows, 4, 3, seed=1), "S(1)"))
     with s.sends(""):
         y = q @ k
@@ -780,7 +780,7 @@ def explicit_mode_backward(s):
 
 @case("openxla/xla #42481")
 def scatter_add_backward_stays_local(s):
-    """The backward of `scatter_add` with a cut batch communicates"""
+    """The backward of `scatter_add` with a sharded batch communicates"""
     x, source = leaf(s.put(values(s.rows, 4), "S(0)")), leaf(s.put(values(s.rows, 3, seed=1), "S(0)"))
     index = s.put(torch.arange(s.rows * 3).reshape(s.rows, 3) % 4, "S(0)")
     with s.sends(""):
@@ -803,7 +803,7 @@ def own_factor(piece, rank):
 @case("torchtitan #1805, #1878", uneven=False, refused="grad_layout")
 def piece_of_a_replicated_tensor(s):
     """Each rank computes its own part from a replicated tensor, and the gradient is never summed"""
-    x = leaf(s.whole(values(4)))
+    x = leaf(s.replicated(values(4)))
     y = s.by_hand(x * 1, own_factor, "P(sum)", lambda t: t * ranks_of(s))
     y.pow(2).sum().backward()
     return y, x.grad
@@ -812,7 +812,7 @@ def piece_of_a_replicated_tensor(s):
 @case("torchtitan #2532", uneven=False)
 def piece_of_a_replicated_tensor_with_its_gradient(s):
     """The same, where the code says what the gradient of the piece is"""
-    x = leaf(s.whole(values(4)))
+    x = leaf(s.replicated(values(4)))
     y = s.by_hand(x * 1, own_factor, "P(sum)", lambda t: t * ranks_of(s), grad="P(sum)")
     y.pow(2).sum().backward()
     return y, x.grad
@@ -820,7 +820,7 @@ def piece_of_a_replicated_tensor_with_its_gradient(s):
 
 def routed(s, grads):
     """Every rank weighs its experts by a router that all ranks share."""
-    router, x = leaf(s.whole(values(4, 3))), s.whole(values(5, 4, seed=2))
+    router, x = leaf(s.replicated(values(4, 3))), s.replicated(values(5, 4, seed=2))
     experts = s.put(values(12, 3, seed=1), "S(0)")
 
     def body(x, router, experts):
@@ -858,7 +858,7 @@ def region_with_a_wrong_gradient_layout(s):
 @case("torchtitan #1373")
 def key_that_all_heads_share(s):
     """A key that is shared by heads on several ranks gets the gradient of the own heads"""
-    x, shared = s.whole(values(2, 5, 4)), leaf(s.whole(values(4, 2, seed=1)))
+    x, shared = s.replicated(values(2, 5, 4)), leaf(s.replicated(values(4, 2, seed=1)))
     heads = leaf(s.put(values(4, s.rows, 3, seed=2), "S(1)"))
     own = torch.einsum("btd,dhk->bthk", x, heads)
     key = torch.cat([own, (x @ shared).unsqueeze(2).expand(-1, -1, s.rows, -1)], -1)
@@ -901,7 +901,7 @@ def region_of_uneven_pieces(s):
 
 
 @case("pytorch #153354, torchtitan #875")
-def plain_mask_beside_a_cut_tensor(s):
+def plain_mask_beside_a_sharded_tensor(s):
     """A mask that is a plain tensor is an error"""
     x = leaf(s.put(values(s.rows, s.rows), "S(0)"))
     mask = torch.ones(s.rows, s.rows).tril() == 0
@@ -926,12 +926,12 @@ def _(x, scale):
 
 
 @case("pytorch_geometric #10317, accelerate #3565")
-def clip_gradients_of_plain_and_cut_parameters(s):
+def clip_gradients_of_plain_and_sharded_parameters(s):
     """The norm over gradients of plain and distributed parameters is an error"""
-    plain, cut = leaf(values(3)), leaf(s.put(values(s.rows, 3, seed=1), "S(0)"))
-    ((cut * plain).pow(2)).sum().backward()
-    norm = nn.utils.clip_grad_norm_([plain, cut], 0.5)
-    return norm, plain.grad, cut.grad
+    plain, sharded = leaf(values(3)), leaf(s.put(values(s.rows, 3, seed=1), "S(0)"))
+    ((sharded * plain).pow(2)).sum().backward()
+    norm = nn.utils.clip_grad_norm_([plain, sharded], 0.5)
+    return norm, plain.grad, sharded.grad
 
 
 @case(BESIDE, processes=True, uneven=False, refused="differ")
@@ -944,7 +944,7 @@ def plain_tensor_that_differs_between_ranks(s):
 
 @case(BESIDE)
 def write_into_a_plain_tensor(s):
-    """A distributed result is written into a plain tensor: the whole of it, on every rank"""
+    """A distributed result is written into a plain tensor: all of it, on every rank"""
     out = torch.zeros(12, dtype=torch.float64)
     out.copy_(s.put(values(12), "S(0)"))
     return out
@@ -956,12 +956,12 @@ section("Partial values")
 @case("pytorch #163193", uneven=False)
 def partial_plus_a_number(s):
     """The number is added once for each rank"""
-    x = terms(s, 4)
+    x = partial_tensor(s, 4)
     return x + 1, 1 - x, x.clone().add_(1), x.clone().sub_(2)
 
 
 def of_partial(op, s):
-    return op(terms(s, 3, 4))
+    return op(partial_tensor(s, 3, 4))
 
 
 for _name, _op in {
@@ -974,15 +974,15 @@ for _name, _op in {
     "relu": lambda x: torch.relu(x),
     "square": lambda x: x * x,
 }.items():
-    _bug = f"`{_name.split('_')[0]}` of terms of a sum is taken for terms of the result"
+    _bug = f"`{_name.split('_')[0]}` of partial values of a sum is taken for partial values of the result"
     _source = BESIDE if _name in ("abs", "relu", "square") else "pytorch #159856, #165962"
     add(f"{_name}_of_a_partial", _bug, _source, functools.partial(of_partial, _op), uneven=False)
 
 
 @case("pytorch #165962")
 def clip_a_partial_gradient(s):
-    """The norm of a gradient that is a partial sum is the norm of its terms"""
-    w, x = nn.Parameter(s.whole(values(4, 4))), s.put(values(s.rows, 4, seed=1), "S(0)")
+    """The norm of a gradient that is a partial sum is the norm of its partial values"""
+    w, x = nn.Parameter(s.replicated(values(4, 4))), s.put(values(s.rows, 4, seed=1), "S(0)")
     (x @ w).pow(2).sum().backward()
     norm = nn.utils.clip_grad_norm_([w], 0.5)
     return norm, w.grad
@@ -1000,23 +1000,23 @@ def mean_of_uneven_pieces(s):
 
 @case("pytorch #144109", uneven=False, refused="gives it (2,", unsaid="say the global sizes")
 def pieces_of_any_size(s):
-    """Pieces whose sizes are not those of the layout are joined into a wrong whole"""
+    """Pieces whose sizes are not those of the layout are joined into a wrong tensor"""
     pieces = [values(2, 2 + r, seed=r) for r in range(s.ranks)]
     return s.parts(pieces, "S(1)", shape=(2, sum(p.shape[1] for p in pieces)))
 
 
 @case("pytorch #144109", uneven=False, refused="say the global sizes in `shape`")
-def uneven_pieces_without_the_size_of_the_whole(s):
-    """Uneven pieces are taken for even ones, and the whole has a wrong size"""
-    whole = counted(5, 2)
-    pieces = list(whole.chunk(s.ranks))
-    return s.parts(pieces + [whole[:0]] * (s.ranks - len(pieces)), "S(0)")
+def uneven_pieces_without_the_size_of_the_full_tensor(s):
+    """Uneven pieces are taken for even ones, and the full tensor has a wrong size"""
+    full = counted(5, 2)
+    pieces = list(full.chunk(s.ranks))
+    return s.parts(pieces + [full[:0]] * (s.ranks - len(pieces)), "S(0)")
 
 
 @case("pytorch #103306")
 def there_and_back(s):
     """Padding of uneven pieces stays in the gathered tensor"""
-    x = s.whole(values(s.rows, 3))
+    x = s.replicated(values(s.rows, 3))
     there = s.move(x, "S(0)")
     return there, s.move(there, "R"), s.move(s.move(there, "S(1)"), "S(0)")
 
@@ -1042,12 +1042,12 @@ def fewer_rows_than_ranks(s):
     return (*with_grads(s, torch.relu(x), x), x.sum(), x.amax(0), x.argmax(), x.std(1), x @ x.t())
 
 
-section("The order of axes, and cuts in blocks")
+section("The order of axes, and shards in blocks")
 
 
 @case("pytorch #129206, #129229", axes=2)
 def data_parallel_after_tensor_parallel(s):
-    """A weight that is cut for tensor parallelism, then for data parallelism, is gathered in a wrong order"""
+    """A weight that is sharded for tensor parallelism, then for data parallelism, is gathered in a wrong order"""
     w = s.put_b_first(values(s.rows, 3))
     w -= 0.5 * w
     return w, s.move(w, "R,R"), s.move(w, "S(0),S(0)"), s.move(w, "S(1),S(0)")
@@ -1055,48 +1055,48 @@ def data_parallel_after_tensor_parallel(s):
 
 @case("pytorch #150490, #168134")
 def uneven_blocks(s):
-    """A cut in blocks of uneven sizes leaves gaps"""
+    """Shards in blocks of uneven sizes leave gaps"""
     x = s.put(counted(s.rows, 2), "SS(0,2)")
     return x, x * 2, s.move(x, "R"), s.move(x, "S(0)")
 
 
-section("Views of cut dimensions")
+section("Views of sharded dimensions")
 
 
 @case("pytorch #179502", uneven=False)
-def view_across_the_cut(s):
-    """A view that splits what it flattens keeps the cut, and elements change places"""
+def view_across_shards(s):
+    """A view that splits what it flattens keeps the placement, and elements change places"""
     x, y = leaf(s.put(counted(12, 8), "S(1)")), s.put(counted(4, 12, 4), "S(1)")
     return (*with_grads(s, x.view(-1, 6), x), y.view(16, 12), y.reshape(6, -1))
 
 
 @case("pytorch #172102, #165600")
-def linear_of_a_cut_sequence(s):
-    """A linear layer on an input that is cut along the sequence is an error"""
+def linear_of_a_sharded_sequence(s):
+    """A linear layer on an input that is sharded along the sequence is an error"""
     x = leaf(s.put(values(2, s.rows, 4), "S(1)"))
-    w, b = leaf(s.whole(values(3, 4, seed=1))), leaf(s.whole(values(3, seed=2)))
+    w, b = leaf(s.replicated(values(3, 4, seed=1))), leaf(s.replicated(values(3, seed=2)))
     with s.sends(""):
         y = F.linear(x, w, b)
     return with_grads(s, y, x, w, b)
 
 
 @case("pytorch #166483, #149764")
-def flatten_of_a_cut_dim(s):
-    """Flattening a cut dimension into the one before it is an error, or wrong"""
+def flatten_of_a_sharded_dim(s):
+    """Flattening a sharded dimension into the one before it is an error, or wrong"""
     x = leaf(s.put(counted(2, s.rows, 3), "S(1)"))
     return (*with_grads(s, x.flatten(0, 1), x), x.flatten(), x.flatten(1))
 
 
 @case("pytorch #161950")
-def unflatten_of_a_cut_dim(s):
-    """Splitting a cut dimension is an error, or wrong"""
+def unflatten_of_a_sharded_dim(s):
+    """Splitting a sharded dimension is an error, or wrong"""
     x = leaf(s.put(counted(2 * s.rows, 3), "S(0)"))
     return (*with_grads(s, x.unflatten(0, (2, s.rows)), x), x.unflatten(0, (s.rows, 2)))
 
 
 @case("pytorch #186282", axes=2)
 def two_axes_through_a_view(s):
-    """A dimension that two axes cut is flattened and split again, and one axis lands on a wrong dimension"""
+    """A dimension that two axes shard is flattened and split again, and one axis lands on a wrong dimension"""
     x = leaf(s.put(counted(2, 4 * s.rows, 3), "S(1),S(1)"))
     flat = x.view(8 * s.rows, 3) * 2
     return with_grads(s, flat.view(2, 4 * s.rows, 3), x)
@@ -1104,7 +1104,7 @@ def two_axes_through_a_view(s):
 
 @case("jax #39309")
 def reshape_with_a_dim_of_one(s):
-    """A reshape drops a dimension of size one, and with it the cut"""
+    """A reshape drops a dimension of size one, and shards are lost with it"""
     x = leaf(s.put(counted(s.rows, 1, 3), "S(0)"))
     with s.sends(""):
         y = x.reshape(s.rows, 3).reshape(1, s.rows, 3)
@@ -1116,7 +1116,7 @@ def write_through_a_view(s):
     """A write to a view of uneven pieces goes to a copy, in silence"""
     w = s.put(values(s.rows, 4), "S(0)")
     w.view(-1).mul_(2)
-    w.view(s.rows, 2, 2).add_(s.whole(values(s.rows, 2, 2, seed=1)))
+    w.view(s.rows, 2, 2).add_(s.replicated(values(s.rows, 2, 2, seed=1)))
     w[1].fill_(7)
     return w
 
@@ -1128,7 +1128,7 @@ PROGRAMS = "found by random programs"
 
 @case(PROGRAMS, axes=2)
 def writes_to_rows_of_a_partial_and_sharded_tensor(s):
-    """A write to a row of a product that is partial on one axis and cut on the other is undone by the next one"""
+    """A write to a row of a product that is partial on one axis and sharded on the other is undone by the next one"""
     x, w = s.put(values(s.rows, 4), "S(0),S(1)"), s.put(values(5, 4, seed=1), "R,S(1)")
     h = F.linear(x, w)
     h[0] = 0.0
@@ -1141,7 +1141,7 @@ def writes_to_rows_of_a_partial_and_sharded_tensor(s):
 def attention_with_keys_expanded_over_heads(s):
     """Keys and values that all heads share are expanded, and pieces of them have another innermost dimension"""
     q = leaf(s.put(values(2, s.rows, 6, 8), "S(1)"))
-    k, v = leaf(s.whole(values(2, 1, 6, 8, seed=1))), leaf(s.whole(values(2, 1, 6, 8, seed=2)))
+    k, v = leaf(s.replicated(values(2, 1, 6, 8, seed=1))), leaf(s.replicated(values(2, 1, 6, 8, seed=2)))
     heads = (-1, s.rows, -1, -1)
     out = F.scaled_dot_product_attention(q, k.expand(heads), v.expand(heads), is_causal=True)
     return with_grads(s, out, q, k, v)
@@ -1198,7 +1198,7 @@ def result_written_into_a_maximum(s):
 def second_derivative_of_rms_norm_at_zero(s):
     """The second derivative of rms_norm is NaN where a row is zero"""
     x = leaf(s.put(torch.cat([values(s.rows - 2, 4), torch.zeros(2, 4, dtype=torch.float64)]), "S(0)"))
-    (g,) = torch.autograd.grad((F.rms_norm(x, [4]) * s.whole(values(4, seed=1))).sum(), x, create_graph=True)
+    (g,) = torch.autograd.grad((F.rms_norm(x, [4]) * s.replicated(values(4, seed=1))).sum(), x, create_graph=True)
     g.square().sum().backward()
     return x.grad
 

@@ -24,14 +24,14 @@ class Ours:
     def __init__(self, ranks, axes, rows):
         self.ranks, self.rows, self.mesh = ranks, rows, museum.MESHES[axes][ranks]
 
-    def put(self, whole, layout):
-        return it.distribute(whole, layout)
+    def put(self, full, layout):
+        return it.distribute(full, layout)
 
-    def whole(self, tensor):
+    def replicated(self, tensor):
         return it.distribute(tensor, it.Layout.replicated(it.mesh()))
 
-    def put_b_first(self, whole):
-        return it.distribute(whole, museum.ORDERED)
+    def put_b_first(self, full):
+        return it.distribute(full, museum.ORDERED)
 
     def parts(self, pieces, layout, shape=None):
         return it.from_locals([pieces[rank] for rank in it.world().hosted()], layout, shape=shape)
@@ -54,11 +54,11 @@ class Ours:
     def held(self, tensor):
         return torch.cat(it.locals(tensor))
 
-    def by_hand(self, tensor, piecewise, layout, whole, grad=None):
+    def by_hand(self, tensor, piecewise, layout, on_one_rank, grad=None):
         pieces = zip(it.locals(tensor, grad), it.world().hosted())
         return it.from_locals([piecewise(piece, rank) for piece, rank in pieces], layout)
 
-    def region(self, body, inputs, in_, out, whole, grads=(), shapes=()):
+    def region(self, body, inputs, in_, out, on_one_rank, grads=(), shapes=()):
         return it.local_region(body, inputs, in_, out, grads=grads, shapes=shapes)
 
     def rand(self, size, layout):
@@ -87,8 +87,8 @@ class Ours:
 
     def on_first_two(self, program):
         if it.world().rank() > 1:
-            return program(lambda whole, _: whole)
-        return program(lambda whole, layout: it.distribute(whole, layout, mesh={"a": 2}))
+            return program(lambda full, _: full)
+        return program(lambda full, layout: it.distribute(full, layout, mesh={"a": 2}))
 
     def flatten_mesh(self):
         pass

@@ -194,8 +194,8 @@ def test_rules_for_other_calls_are_refused_in_words():
     assert f"{of} the row 'S(0),R -> S(0) by formula', but has no formula" in said(
         ["S(0),R -> S(0) by formula"], product_sizes
     )
-    assert "S(5) cuts dimension 5, but the tensor has only 2" in said(["S(0),S(5) -> S(0)"], product_sizes)
-    assert "S(7) cuts dimension 7, but the tensor has only 2" in said(["S(0),R -> S(7)"], product_sizes)
+    assert "S(5) shards dimension 5, but the tensor has only 2" in said(["S(0),S(5) -> S(0)"], product_sizes)
+    assert "S(7) shards dimension 7, but the tensor has only 2" in said(["S(0),R -> S(7)"], product_sizes)
     assert f"{of} the sizes of 2 results, but {op} 1" in said(ROWS, lambda q: [[4, 2], [4, 2]])
     assert f"{of} a result the sizes (4,-2)" in said(ROWS, lambda q: [[4, -2]])
     for text, count in (("MK -> MK", 1), ("MK,KN,Q -> MN", 3)):

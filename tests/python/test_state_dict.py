@@ -214,7 +214,7 @@ def test_what_cannot_be_saved_says_the_line_to_write():
             save()
         before = files_in(folder)
         intarsia.fully_shard(module)
-        text = "[storage] f32[4@dp, 4] on [dp=2] lies in pieces and has no memory of its own"
+        text = "[storage] f32[4@dp, 4] on [dp=2] is stored in pieces and has no memory of its own"
         refuses(NotImplementedError, text, lambda: module.weight.untyped_storage())
         others = [
             ("dlpack", lambda: torch.from_dlpack(module.weight.detach())),

@@ -77,7 +77,7 @@ at::Tensor values(const Sizes& shape, at::ScalarType type) {
 
 /// Terms that differ between ranks and add up to the piece: whole numbers, so that sums are exact.
 at::Tensor term(const at::Tensor& full, const Layout& layout, const Coordinate& at) {
-  at::Tensor out = cut_piece(full, layout, at).clone();
+  at::Tensor out = local_piece(full, layout, at).clone();
   std::int64_t place = 0;
   std::int64_t count = 1;
   for (std::size_t a = 0; a < at.size(); ++a) {
@@ -111,7 +111,7 @@ bool moves_right(World& world, const std::shared_ptr<const Plan>& plan, const at
   }
   bool right = moved.size() == at.size();
   for (std::size_t m = 0; right && m < at.size(); ++m) {
-    right = at::equal(moved[m], cut_piece(full, open, at[m]));
+    right = at::equal(moved[m], local_piece(full, open, at[m]));
   }
   if (!right) why = plan->to_string();
   return right;
@@ -311,7 +311,7 @@ Count between(World& world, const Options& options) {
     const auto at = here(world, to.mesh());
     bool right = got.size() == at.size();
     for (std::size_t m = 0; right && m < at.size(); ++m) {
-      right = at::equal(got[m], cut_piece(full, open, at[m]));
+      right = at::equal(got[m], local_piece(full, open, at[m]));
     }
     if (!from.has_partial() && !to.has_partial()) {
       const at::Tensor all = at::full({1}, static_cast<std::int64_t>(sent), at::kLong);
@@ -352,7 +352,7 @@ Count overlapping(World& world, const Options& options) {
       const Coordinate at = *mesh.coordinate_of(world.rank());
       const Layout layout = Layout::parse(to[which], mesh);
       ++count.done;
-      if (!at::equal(locals(moved)[0], cut_piece(full.add(i), layout, at))) ++count.wrong;
+      if (!at::equal(locals(moved)[0], local_piece(full.add(i), layout, at))) ++count.wrong;
     }
     if (work[0][0].item<float>() != 1) ++count.wrong;
     // The same tensors in one exchange for all.
@@ -362,7 +362,8 @@ Count overlapping(World& world, const Options& options) {
     for (std::size_t k = 0; k < to.size(); ++k) {
       ++count.done;
       const Coordinate at = *mesh.coordinate_of(world.rank());
-      if (!at::equal(locals(together[k])[0], cut_piece(full.add(i), layouts[k], at))) ++count.wrong;
+      if (!at::equal(locals(together[k])[0], local_piece(full.add(i), layouts[k], at)))
+        ++count.wrong;
     }
   }
   return count;

@@ -32,6 +32,14 @@ TEST(Simulate, PlaysOneRankOfManyWithoutValues) {
   world->close();
 }
 
+TEST(Simulate, RunningSumsAlongAShardedDimension) {
+  const auto world = simulate({.size = 4});
+  const Mesh mesh = Mesh::parse("[dp=4]");
+  const at::Tensor x = randn({6, 3}, Layout::parse("S(0)", mesh), *world);
+  EXPECT_EQ(local(x.cumsum(0)).sizes(), at::IntArrayRef({2, 3}));
+  world->close();
+}
+
 TEST(Simulate, OpsWithoutAMetaKernelInThisProcessHaveTheirSizesByRule) {
   const auto world = simulate({.size = 8});
   const Mesh mesh = Mesh::parse("[dp=8]");

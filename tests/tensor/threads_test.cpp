@@ -5,9 +5,12 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <thread>
 
 #include "intarsia/communication.h"
+#include "intarsia/lockstep.h"
+#include "intarsia/simulate.h"
 #include "tensor/tensors.h"
 
 namespace intarsia {
@@ -88,6 +91,64 @@ TEST(Threads, CacheClearedWhileRanksTrain) {
                      clears.join();
                    },
                    {.timeout = std::chrono::seconds(120)});
+  }
+}
+
+/// What many threads do first at once: ops that move, views, writes in place, a formula, a
+/// fallback.
+std::vector<Tensor> first_calls(const Tensor& rows, const Tensor& columns) {
+  Tensor sum = rows + columns;
+  sum.add_(1);
+  return {sum,
+          rows.mm(columns.t()),
+          rows.softmax(-1),
+          rows.view({-1}).cumsum(0),
+          rows.t().relu(),
+          rows.sum(0),
+          rows.std(-1),
+          columns.index_select(0, at::tensor({2, 0}))};
+}
+
+/// Runs `body` in threads that begin together.
+void at_once(int threads, const std::function<void()>& body) {
+  std::atomic<int> waiting = threads;
+  std::vector<std::thread> all;
+  for (int i = 0; i < threads; ++i) {
+    all.emplace_back([&] {
+      --waiting;
+      while (waiting > 0) std::this_thread::yield();
+      body();
+    });
+  }
+  for (std::thread& t : all) t.join();
+}
+
+TEST(Threads, FirstCallsAtOnceInLockstep) {
+  const Mesh mesh = Mesh::parse("[dp=2,tp=2]");
+  const Tensor rows = values({5, 6}, 1);
+  const Tensor columns = values({5, 6}, 2);
+  const auto want = first_calls(rows, columns);
+  for (int i = 0; i < repetitions(); ++i) {
+    const Lockstep lockstep(mesh);
+    World& world = lockstep.world();
+    at_once(4, [&] {
+      const auto got = first_calls(distribute(rows, Layout::parse("S(0),R", mesh), world),
+                                   distribute(columns, Layout::parse("R,S(1)", mesh), world));
+      for (std::size_t k = 0; k < want.size(); ++k) expect_whole(got[k], want[k], "first call");
+    });
+  }
+}
+
+TEST(Threads, FirstCallsAtOnceInASimulatedWorld) {
+  const Mesh mesh = Mesh::parse("[dp=2,tp=2]");
+  for (int i = 0; i < repetitions(); ++i) {
+    const auto world = simulate({.size = 4});
+    at_once(4, [&] {
+      const auto got = first_calls(randn({5, 6}, Layout::parse("S(0),R", mesh), *world),
+                                   randn({5, 6}, Layout::parse("R,S(1)", mesh), *world));
+      EXPECT_EQ(got[1].sizes(), at::IntArrayRef({5, 5}));
+    });
+    world->close();
   }
 }
 

@@ -70,25 +70,25 @@ def test_a_bound_on_memory():
         assert "[--peak-bytes]" in plan(f"--peak-bytes={wrong}", code=2)
 
 
-def test_kinds_of_terms_that_have_no_plan():
+def test_kinds_of_partial_values_that_have_no_plan():
     said = plan(source="P(sum),R", target="P(max),R", code=1)
     assert said == (
-        "intarsia: [plan] no plan leads from P(sum),R to P(max),R: along dp, terms of P(sum) cannot become terms of "
-        "P(max); reduce them first, to R or S\n"
+        "intarsia: [plan] no plan leads from P(sum),R to P(max),R: along dp, partial values of P(sum) cannot become "
+        "partial values of P(max); reduce them first, to R or S\n"
     )
 
 
-def test_where_terms_are_reduced_there_is_no_bound():
+def test_where_partial_values_are_reduced_there_is_no_bound():
     for source, target in (("P(sum),R", "R,R"), ("S(0),R", "P(sum),R"), ("P(max),S(0)", "S(0),R")):
         answer = found(source=source, target=target)["in_all"]
         assert answer["missing_is_bound"] is False and answer["ratio"] is None
-        assert "lower bound  none where terms are reduced or made" in plan(source=source, target=target)
+        assert "lower bound  none where partial values are reduced or made" in plan(source=source, target=target)
     assert found(source="P(sum),S(0)", target="P(sum),R")["in_all"]["missing_is_bound"] is True
 
 
 def test_the_topology_decides():
-    terms = dict(mesh="[node=4,gpu=4]", shape="1024,4096", source="P(sum),P(sum)", target="R,R")
-    flat, levels = found(**terms), found("--topology", "two_levels.topology.json", **terms)
+    partial = dict(mesh="[node=4,gpu=4]", shape="1024,4096", source="P(sum),P(sum)", target="R,R")
+    flat, levels = found(**partial), found("--topology", "two_levels.topology.json", **partial)
     assert flat["topology"] is None and levels["topology"] == "two_levels.topology.json"
     assert [s["axes"] for s in levels["steps"]] == [["gpu"], ["node"], ["gpu"]]
     assert "[Topology] cannot read /nonsense" in plan("--topology", "/nonsense", code=2)

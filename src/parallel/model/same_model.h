@@ -9,7 +9,7 @@
 
 namespace intarsia {
 
-/// Tensors of one dtype and device, and how they lie in one flat buffer.
+/// Tensors of one dtype and device, which can be stored in one flat buffer.
 struct FlatGroup {
   std::vector<at::Tensor> tensors;
 

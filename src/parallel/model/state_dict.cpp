@@ -52,10 +52,10 @@ class Filling {
  private:
   at::Tensor full_of_its_own(const at::Tensor& tensor) const {
     const at::NoGradGuard no_grad;
-    const at::Tensor whole = has_layout(tensor) ? full(tensor) : tensor;
+    const at::Tensor value = has_layout(tensor) ? full(tensor) : tensor;
     if (!keeps_) return {};
-    if (options_.on_cpu && !whole.is_cpu()) return whole.to(at::kCPU);
-    return whole.clone(at::MemoryFormat::Contiguous);
+    if (options_.on_cpu && !value.is_cpu()) return value.to(at::kCPU);
+    return value.clone(at::MemoryFormat::Contiguous);
   }
 
   FullStateOptions options_;
@@ -96,8 +96,8 @@ std::map<std::string, at::Tensor> by_name(const NamedTensors& tensors) {
 }
 
 /// A full tensor laid out as another is.
-at::Tensor laid_out_as(const at::Tensor& like, const at::Tensor& whole) {
-  const at::Tensor here = whole.to(like.device());
+at::Tensor laid_out_as(const at::Tensor& like, const at::Tensor& full_tensor) {
+  const at::Tensor here = full_tensor.to(like.device());
   if (!has_layout(like)) return here.clone();
   return distribute(here, layout_of(like), world_of(like));
 }

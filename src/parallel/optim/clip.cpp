@@ -52,21 +52,21 @@ Parted parted(std::string_view where, const Tensors& tensors) {
   return out;
 }
 
-bool is_cut(const Layout& layout, std::size_t axis) {
+bool is_sharded_by(const Layout& layout, std::size_t axis) {
   return layout.placement(axis).is_shard() && layout.mesh().size(axis) > 1;
 }
 
-/// Over which ranks terms are summed.
+/// Over which ranks partial values are summed.
 struct Sum {
   std::optional<Comm> comm;
   std::vector<bool> axes;  ///< of the one mesh: whether it goes along them; empty: along all
   std::string over;        ///< for the bill
 
-  /// Whether the tensor's piece at `at` is a term, and not a copy of one.
+  /// Whether the tensor's piece at `at` counts in the sum, and is not a copy of one that does.
   bool counts(const Layout& layout, const Coordinate& at) const {
     for (std::size_t a = 0; a < at.size(); ++a) {
       const bool summed = comm && (axes.empty() || axes[a]);
-      if (summed && !is_cut(layout, a) && at[a] > 0) return false;
+      if (summed && !is_sharded_by(layout, a) && at[a] > 0) return false;
     }
     return true;
   }
@@ -81,8 +81,9 @@ Sum sum_over(const Parted& tensors) {
     out.axes.resize(mesh.axes());
     std::vector<std::string> names;
     for (std::size_t a = 0; a < mesh.axes(); ++a) {
-      out.axes[a] = std::any_of(tensors.distributed.begin(), tensors.distributed.end(),
-                                [&](const at::Tensor& t) { return is_cut(layout_of(t), a); });
+      out.axes[a] =
+          std::any_of(tensors.distributed.begin(), tensors.distributed.end(),
+                      [&](const at::Tensor& t) { return is_sharded_by(layout_of(t), a); });
       if (out.axes[a]) names.push_back(mesh.name(a));
     }
     if (names.empty()) return out;
@@ -97,7 +98,7 @@ Sum sum_over(const Parted& tensors) {
   }
   for (const at::Tensor& t : tensors.distributed) {
     const Layout layout = layout_of(t);
-    for (std::size_t a = 0; a < layout.mesh().axes(); ++a) needed |= is_cut(layout, a);
+    for (std::size_t a = 0; a < layout.mesh().axes(); ++a) needed |= is_sharded_by(layout, a);
   }
   if (!needed) return out;
   const Mesh all =
@@ -108,7 +109,7 @@ Sum sum_over(const Parted& tensors) {
 }
 
 /// The pieces that count on a hosted rank.
-Tensors terms_of(const Parted& tensors, const Sum& sum, std::int64_t rank) {
+Tensors counted_pieces(const Parted& tensors, const Sum& sum, std::int64_t rank) {
   Tensors out;
   for (const at::Tensor& t : tensors.distributed) {
     const DistributedImpl& impl = impl_of(t);
@@ -164,30 +165,31 @@ double mark_of(const Parted& tensors) {
   return static_cast<double>(hash % kMarks);
 }
 
-/// The terms of all ranks together. With several meshes each rank also says which list it has: a
-/// rank with other meshes than the rest would count what is not there.
+/// The partial values of all ranks, reduced. With several meshes each rank also says which list it
+/// has: a rank with other meshes than the rest would count what is not there.
 at::Tensor reduced(std::string_view where, const Parted& tensors, const Sum& sum, double order) {
   World& world = world_of(tensors.distributed[0]);
   const bool largest = is_largest(order);
   const bool marked = tensors.meshes.size() > 1;
   const double mark = marked ? mark_of(tensors) : 0;
-  Tensors terms;
+  Tensors partials;
   for (const Member& member : sum.comm->members()) {
-    at::Tensor term = power_sum(terms_of(tensors, sum, member.rank), order, world.piece_device());
+    at::Tensor partial =
+        power_sum(counted_pieces(tensors, sum, member.rank), order, world.piece_device());
     if (marked) {
       const std::vector<double> marks{mark, largest ? -mark : mark * mark};
-      term = at::cat({term.reshape({1}), at::tensor(marks, term.options())});
+      partial = at::cat({partial.reshape({1}), at::tensor(marks, partial.options())});
     }
-    terms.push_back(term);
+    partials.push_back(partial);
   }
   const std::string name = concat(tensors.distributed.size(), " tensors");
   std::uint64_t bytes = 0;
-  for (const at::Tensor& t : terms) bytes += t.nbytes();
+  for (const at::Tensor& t : partials) bytes += t.nbytes();
   TensorState::of(world).bill().charge_own(where, name, sum.over, "P->R", bytes);
   const Placement how = Placement::partial(largest ? Reduction::max : Reduction::sum);
-  const Tensors all =
-      all_reduce(*sum.comm, terms, how, Call{.tensor = name, .op = where, .module = module_path()})
-          .wait();
+  const Tensors all = all_reduce(*sum.comm, partials, how,
+                                 Call{.tensor = name, .op = where, .module = module_path()})
+                          .wait();
   if (!marked) return all[0];
   const auto n = static_cast<double>(sum.comm->size());
   const at::Tensor got = all[0].cpu();
@@ -232,8 +234,9 @@ at::Tensor norm_of(std::string_view where, const Tensors& tensors, const NormOpt
           "these too, as R");
     }
     if (!here) return at::full({}, std::nan(""), at::TensorOptions(device).dtype(parts.dtype));
-    const at::Tensor others = sum.comm ? reduced(where, parts, sum, order)
-                                       : power_sum(terms_of(parts, sum, *here), order, device);
+    const at::Tensor others = sum.comm
+                                  ? reduced(where, parts, sum, order)
+                                  : power_sum(counted_pieces(parts, sum, *here), order, device);
     powers = combined(powers, others, order);
   }
   const at::Tensor norm = (is_largest(order) ? powers : powers.pow(1 / order)).to(parts.dtype);

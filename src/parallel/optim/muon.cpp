@@ -1,4 +1,4 @@
-// Muon: momentum in the parameters' layouts, orthogonalization where matrices are whole.
+// Muon: momentum in the parameters' layouts, orthogonalization of full matrices.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ std::int64_t cost_of(const at::Tensor& matrix) {
   return matrix.numel() * std::min(matrix.size(0), matrix.size(1));
 }
 
-/// Whole on one rank is replicated on a mesh of that rank.
+/// A full tensor on one rank is replicated on a mesh of that rank.
 Layout owned_by(std::int64_t rank) { return Layout::replicated(Mesh({{"owner", 1}}, rank)); }
 
 at::Tensor laid_out_like(const at::Tensor& parameter, const at::Tensor& gradient) {
@@ -134,18 +134,18 @@ std::vector<at::Tensor> orthogonalize(const std::vector<at::Tensor>& matrices,
   if (places.empty()) return out;
   std::vector<Layout> owned;
   for (const std::int64_t rank : balanced_owners(costs, meshes)) owned.push_back(owned_by(rank));
-  Tensors whole = redistribute_between(pieces, owned);
+  Tensors full_matrices = redistribute_between(pieces, owned);
   for (std::size_t k = 0; k < places.size(); ++k) {
-    World& world = world_of(whole[k]);
+    World& world = world_of(full_matrices[k]);
     Tensors mine;
-    for (const at::Tensor& matrix : locals(whole[k])) {
+    for (const at::Tensor& matrix : locals(full_matrices[k])) {
       mine.push_back(newton_schulz(matrix, options));
     }
-    whole[k] = from_locals(mine, owned[k], world,
-                           {.shape = whole[k].sizes().vec(), .dtype = options.dtype});
+    full_matrices[k] = from_locals(
+        mine, owned[k], world, {.shape = full_matrices[k].sizes().vec(), .dtype = options.dtype});
   }
-  const Tensors cut = redistribute_between(whole, layouts);
-  for (std::size_t k = 0; k < places.size(); ++k) out[places[k]] = cut[k];
+  const Tensors results = redistribute_between(full_matrices, layouts);
+  for (std::size_t k = 0; k < places.size(); ++k) out[places[k]] = results[k];
   return out;
 }
 

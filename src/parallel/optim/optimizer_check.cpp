@@ -1,4 +1,4 @@
-// Whether the states of an optimizer lie as their parameters do.
+// Whether the states of an optimizer are laid out like their parameters.
 #include <algorithm>
 
 #include "base/text.h"

@@ -26,7 +26,7 @@ struct BucketLimits {
   std::int64_t others = 0;
 };
 
-/// Cuts parcels, which come in this order, into buckets of one dtype and device. None that is half
+/// Puts parcels, which come in this order, into buckets of one dtype and device. None that is half
 /// full or more grows above its limit. Buckets are in the order in which they are full.
 std::vector<std::vector<std::size_t>> make_buckets(std::span<const Parcel> parcels,
                                                    std::span<const std::size_t> order,

@@ -13,6 +13,7 @@
 
 #include "intarsia/collectives.h"
 #include "intarsia/replicate.h"
+#include "parallel/gradients/backward_rounds.h"
 #include "parallel/model/same_model.h"
 #include "tensor/core/translating.h"
 
@@ -47,7 +48,6 @@ struct Replica::Core : std::enable_shared_from_this<Replica::Core> {
 
  private:
   class Hook;
-  static constexpr int kNoBackward = -1;
 
   /// A parameter, and its gradient on the way.
   struct Slot {
@@ -123,8 +123,8 @@ struct Replica::Core : std::enable_shared_from_this<Replica::Core> {
   std::vector<Bucket> buckets_;
   std::vector<FlatGroup> buffers_;
   ReplicaCounters counters_;
-  std::size_t next_ = 0;            // the bucket to be sent next
-  int backward_ = kNoBackward;      // the graph task whose round is open
+  std::size_t next_ = 0;  // the bucket to be sent next
+  BackwardRounds rounds_;
   std::vector<std::size_t> order_;  // in which gradients came
   bool follows_order_ = false;      // the buckets do
   std::string broken_;              // why no further round is possible

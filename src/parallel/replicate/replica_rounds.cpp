@@ -1,13 +1,10 @@
 // The rounds of a replica: from a gradient to the average.
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
-
 #include <algorithm>
 #include <exception>
 
 #include "base/text.h"
 #include "intarsia/error.h"
-#include "parallel/model/after_failure.h"
+#include "parallel/gradients/after_failure.h"
 #include "parallel/replicate/replica_core.h"
 #include "tensor/core/spec.h"
 #include "tensor/move/state.h"
@@ -17,8 +14,8 @@
 namespace intarsia {
 namespace {
 
-/// The gradient as it lies in the bucket: with the strides of the parameter where these have no
-/// gaps, so that the update reads both alike. Autograd does not see it as a view: one may not
+/// The gradient as it is stored in the bucket: with the strides of the parameter where these have
+/// no gaps, so that the update reads both alike. Autograd does not see it as a view: one may not
 /// detach those in place, as `zero_grad` does.
 at::Tensor place_in(const at::Tensor& flat, std::int64_t offset, const at::Tensor& like) {
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -50,19 +47,19 @@ void Replica::Core::came(std::size_t i, bool defined) {
 }
 
 void Replica::Core::begin_round() {
-  const int task = torch::autograd::get_current_graph_task_id();
-  if (task == backward_) return;
+  if (rounds_.is_current()) return;
   check_usable();
   leave_failed_backward();
-  backward_ = task;
-  torch::autograd::Engine::get_default_engine().queue_callback(
-      [core = shared_from_this()] { core->translated([&] { core->end_of_backward(); }); });
+  rounds_.open();
+  rounds_.watch([core = shared_from_this()](int /*task*/) {
+    core->translated([&] { core->end_of_backward(); });
+  });
 }
 
 /// A round that is open when another begins: its backward ended with an error. Where buckets had
 /// been sent, all ranks must have failed alike. What gradients hold of it is the user's to clear.
 void Replica::Core::leave_failed_backward() {
-  if (backward_ == kNoBackward) return;
+  if (!rounds_.is_open()) return;
   if (next_ > 0) {
     communicating([&] {
       meet_after_failure(*world_, Mesh::parse(comm_.name()),
@@ -132,7 +129,7 @@ void Replica::Core::contribute(Slot& slot) {
   }
   if (gradient.requires_grad()) {
     fail<UnsupportedError>(kReplicate, "the gradient of '", slot.name,
-                           "' has a graph of its own (create_graph), which averaging would cut; "
+                           "' has a graph of its own (create_graph), which averaging would lose; "
                            "use torch::autograd::grad for gradients of gradients");
   }
   Bucket& bucket = buckets_[slot.bucket];
@@ -193,8 +190,9 @@ void Replica::Core::send(Bucket& bucket) {
   }
   const std::vector<at::Tensor> flat{bucket.flat};
   const Where where = Where::current();
-  bucket.sent = pending("all_reduce", wire->all_reduce(flat, Reduction::sum, {dtype, call, where}),
-                        flat, [flat] { return flat; });
+  bucket.sent =
+      pending("all_reduce", wire->all_reduce(bucket.flat, Reduction::sum, {dtype, call, where}),
+              flat, [flat] { return flat; });
 }
 
 /// Waits for a bucket, and gives its gradients to the parameters.
@@ -229,7 +227,7 @@ void Replica::Core::receive(Bucket& bucket) {
 
 void Replica::Core::end_of_backward() {
   const std::scoped_lock lock(mutex_);
-  if (torch::autograd::get_current_node() != nullptr) {
+  if (BackwardRounds::is_nested()) {
     communicating([] {
       fail<UnsupportedError>(kReplicate,
                              "a backward ran within another one, whose end cannot be seen from "
@@ -321,7 +319,7 @@ void Replica::Core::reset_round() {
     slot.kept.reset();
   }
   next_ = 0;
-  backward_ = kNoBackward;
+  rounds_.close();
   if (!follows_order_) order_.clear();
 }
 

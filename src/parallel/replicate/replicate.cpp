@@ -193,8 +193,8 @@ std::vector<NamedTensor> once_each(const std::vector<NamedTensor>& tensors) {
     if (!t.tensor.defined() || !seen.insert(t.tensor.unsafeGetTensorImpl()).second) continue;
     if (has_layout(t.tensor)) {
       fail<ValueError>(kReplicate, "'", t.name, "' is a distributed tensor, ", describe(t.tensor),
-                       "; replicate takes plain ones. Where the batch is cut over an axis on which "
-                       "parameters are replicated, their gradients are reduced without it");
+                       "; replicate takes plain ones. Where the batch is sharded over an axis on "
+                       "which parameters are replicated, their gradients are reduced without it");
     }
     if (t.tensor.requires_grad() && !t.tensor.is_leaf()) {
       fail<ValueError>(kReplicate, "'", t.name,

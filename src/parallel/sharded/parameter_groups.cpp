@@ -7,19 +7,13 @@
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "intarsia/fully_shard.h"
+#include "intarsia/pattern.h"
 
 namespace intarsia {
 namespace {
 
 bool is_inside(std::string_view name, std::string_view module) {
   return name.size() > module.size() && name.starts_with(module) && name[module.size()] == '.';
-}
-
-/// `layers.*` fits `layers.0`, and not `layers.0.norm`: a star does not cross a dot.
-bool fits(std::string_view name, std::string_view pattern) {
-  return std::count(name.begin(), name.end(), '.') ==
-             std::count(pattern.begin(), pattern.end(), '.') &&
-         matches(name, pattern);
 }
 
 /// The elements of the outermost containers that hold modules in a row.
@@ -42,7 +36,7 @@ void find_blocks(const torch::nn::Module& module, const std::string& name,
 std::vector<ParameterGroup> parameter_groups(const NamedTensors& parameters,
                                              const std::vector<std::string>& modules) {
   std::vector<ParameterGroup> out;
-  bool neighbours = false;  // whether the last group is of what lies outside the modules
+  bool neighbours = false;  // whether the last group is of parameters outside the modules
   for (const auto& [name, tensor] : parameters) {
     const auto inside =
         std::find_if(modules.begin(), modules.end(),
@@ -74,7 +68,7 @@ std::vector<ParameterGroup> parameter_groups(const torch::nn::Module& module,
     for (const std::string& pattern : blocks) {
       bool any = false;
       for (const std::string& name : names) {
-        if (!fits(name, pattern)) continue;
+        if (!matches_parts(name, pattern)) continue;
         modules.push_back(name);
         any = true;
       }

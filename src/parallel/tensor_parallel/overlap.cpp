@@ -22,7 +22,7 @@ using torch::autograd::variable_list;
 using Tensors = std::vector<at::Tensor>;
 
 /// How a dimension travels. Chunk j holds the j-th part of each rank's part, so that each chunk is
-/// itself cut evenly among the ranks.
+/// itself sharded evenly over the ranks.
 struct Way : torch::CustomClassHolder {
   std::string axis;
   std::int64_t dim = 0;
@@ -48,8 +48,8 @@ struct Way : torch::CustomClassHolder {
   MovingTensor start_gather(const at::Tensor& t, std::int64_t j) const {
     return start(chunk(t, j), Placement::replicate());
   }
-  MovingTensor start_scatter(const at::Tensor& terms) const {
-    return start(terms, Placement::shard(static_cast<int>(dim)));
+  MovingTensor start_scatter(const at::Tensor& partial) const {
+    return start(partial, Placement::shard(static_cast<int>(dim)));
   }
   at::Tensor joined(std::vector<MovingTensor>& moving) const {
     Tensors parts;
@@ -59,18 +59,18 @@ struct Way : torch::CustomClassHolder {
 };
 using WayPointer = c10::intrusive_ptr<Way>;
 
-/// The gradient of a result, as the result lies; whole along the axis if it came so.
+/// The gradient of a result, laid out like the result; replicated along the axis if it came so.
 at::Tensor gradient_of(const at::Tensor& given, const Layout& result, const std::string& axis) {
   if (!given.defined() || !has_layout(given)) return given;
-  const bool whole = layout_of(given).placement(axis).is_replicate();
-  return redistribute(given, whole ? result.with(axis, Placement::replicate()) : result);
+  const bool replicated = layout_of(given).placement(axis).is_replicate();
+  return redistribute(given, replicated ? result.with(axis, Placement::replicate()) : result);
 }
 
-void add_to(at::Tensor& sum, const at::Tensor& term) {
+void add_to(at::Tensor& sum, const at::Tensor& addend) {
   if (sum.defined()) {
-    sum.add_(term);
+    sum.add_(addend);
   } else {
-    sum = term;
+    sum = addend;
   }
 }
 
@@ -188,9 +188,9 @@ struct ScatteredLinear : torch::autograd::Function<ScatteredLinear> {
     }
     variable_list out(4);
     if (ctx->needs_input_grad(0)) out[0] = way->joined(parts);
-    const at::Tensor whole = way->joined(chunks);
-    if (ctx->needs_input_grad(1)) out[1] = weight_gradient(whole, saved[0]);
-    if (way->bias[0] && ctx->needs_input_grad(2)) out[2] = bias_gradient(whole);
+    const at::Tensor gathered = way->joined(chunks);
+    if (ctx->needs_input_grad(1)) out[1] = weight_gradient(gathered, saved[0]);
+    if (way->bias[0] && ctx->needs_input_grad(2)) out[2] = bias_gradient(gathered);
     return out;
   }
 };
@@ -203,7 +203,7 @@ double local_elements(const at::Tensor& t, const Layout& layout) {
 }
 
 /// What travels: a tensor of these sizes, from one layout to the other. What a rank multiplies it
-/// with, and what chunks copy that the whole does not, in elements.
+/// with, and what is copied only if there are several chunks, in elements.
 struct Work {
   Layout from;
   Layout to;
@@ -244,11 +244,11 @@ std::int64_t best_chunks(const at::Tensor& x, const Way& way, const Work& work) 
   return best;
 }
 
-bool is_whole(const Layout& layout, std::int64_t dim) {
+bool is_unsharded(const Layout& layout, std::int64_t dim) {
   return layout.axes_of(static_cast<int>(dim)).empty();
 }
 
-/// Nothing, where the layer is done as a whole. `work` is asked only where it decides.
+/// Null where the layer is done in one go. `work` is asked only where it decides.
 template <class WorkOf>
 WayPointer find_way(const at::Tensor& x, std::string_view axis, std::int64_t dim,
                     const OverlapOptions& options, const WorkOf& work) {
@@ -276,7 +276,7 @@ at::Tensor cast(const at::Tensor& t) {
   return at::autocast::cached_cast(at::autocast::get_autocast_dtype(device), t, device);
 }
 
-Layout with_whole_dim(Layout layout, std::int64_t dim) {
+Layout with_unsharded_dim(Layout layout, std::int64_t dim) {
   for (std::size_t a = 0; a < layout.mesh().axes(); ++a) {
     const Placement p = layout.placement(a);
     if (p.is_shard() && p.dim() == dim) layout = layout.with(a, Placement::replicate());
@@ -293,9 +293,11 @@ double weight_elements(const std::vector<LinearParameters>& linears) {
   return sum;
 }
 
-/// How many rows of the last dimension a rank multiplies, once `dim` is whole along the axis.
-double rows(const at::Tensor& x, const Layout& whole) {
-  return local_elements(x, with_whole_dim(whole, x.dim() - 1)) / static_cast<double>(x.size(-1));
+/// How many rows of the last dimension a rank multiplies. `layout`: that of x, with the dimension
+/// that travels not sharded by the axis.
+double rows(const at::Tensor& x, const Layout& layout) {
+  return local_elements(x, with_unsharded_dim(layout, x.dim() - 1)) /
+         static_cast<double>(x.size(-1));
 }
 
 WayPointer way_to_gather(const at::Tensor& x, const std::vector<LinearParameters>& linears,
@@ -305,13 +307,13 @@ WayPointer way_to_gather(const at::Tensor& x, const std::vector<LinearParameters
   if (!layout.mesh().has_axis(axis)) return {};
   const Placement p = layout.placement(axis);
   if (!p.is_shard() || p.split() != 1 || p.dim() + 1 >= x.dim()) return {};
-  const Layout whole = layout.with(std::string(axis), Placement::replicate());
-  if (!is_whole(whole, p.dim())) return {};
+  const Layout gathered = layout.with(std::string(axis), Placement::replicate());
+  if (!is_unsharded(gathered, p.dim())) return {};
   return find_way(x, axis, p.dim(), options, [&]() -> Work {
-    const double height = rows(x, whole);
+    const double height = rows(x, gathered);
     const double weights = weight_elements(linears);
     const double results = height * weights / static_cast<double>(x.size(-1));
-    return {layout, whole, x.sizes().vec(), height, weights, results};
+    return {layout, gathered, x.sizes().vec(), height, weights, results};
   });
 }
 
@@ -319,10 +321,10 @@ WayPointer way_to_scatter(const at::Tensor& x, const LinearParameters& linear,
                           std::string_view axis, std::int64_t dim, const OverlapOptions& options) {
   if (options.chunks == 1 || !has_layout(x) || dim + 1 >= x.dim()) return {};
   const Layout layout = layout_of(x);
-  if (!layout.mesh().has_axis(axis) || !is_whole(layout, dim)) return {};
+  if (!layout.mesh().has_axis(axis) || !is_unsharded(layout, dim)) return {};
   return find_way(x, axis, dim, options, [&]() -> Work {
     const std::string name(axis);
-    const Layout result = with_whole_dim(layout, x.dim() - 1);
+    const Layout result = with_unsharded_dim(layout, x.dim() - 1);
     std::vector<std::int64_t> sizes = x.sizes().vec();
     sizes.back() = linear.weight.size(0);
     return {result.with(name, Placement::partial()),
@@ -347,8 +349,8 @@ std::vector<at::Tensor> gathered_linears(const at::Tensor& x,
   Tensors out;
   const WayPointer way = way_to_gather(x, linears, axis, options);
   if (!way) {
-    const at::Tensor whole = placed(x, axis, Placement::replicate());
-    for (const LinearParameters& l : linears) out.push_back(at::linear(whole, l.weight, l.bias));
+    const at::Tensor gathered = placed(x, axis, Placement::replicate());
+    for (const LinearParameters& l : linears) out.push_back(at::linear(gathered, l.weight, l.bias));
     return out;
   }
   Tensors weights;

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "intarsia/pattern.h"
 #include "intarsia/tensor.h"
 
 namespace intarsia {
@@ -26,13 +27,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return parts;
 }
 
-bool fits(std::string_view name, std::string_view pattern) {
-  const auto alternatives = split(pattern, '|');
-  return std::any_of(alternatives.begin(), alternatives.end(),
-                     [&](std::string_view one) { return matches(name, one); });
-}
-
-/// The same for a name of which the beginning may be missing.
+/// `matches` for a name of which the beginning may be missing.
 bool fits_end(std::string_view name, std::string_view pattern) {
   const auto alternatives = split(pattern, '|');
   return std::any_of(alternatives.begin(), alternatives.end(), [&](std::string_view one) {
@@ -85,7 +80,7 @@ void check_modules(const TensorParallelPlan& plan, const std::vector<std::string
   for (const PlannedModules& entry : plan.modules) {
     if (entry.optional) continue;
     const bool used = std::any_of(modules.begin(), modules.end(), [&](const std::string& name) {
-      return fits(name, entry.pattern);
+      return matches(name, entry.pattern);
     });
     if (!used) {
       fail<ValueError>(kWhere, "'", entry.pattern, "' fits no module; ",
@@ -108,7 +103,7 @@ void check_heads(const TensorParallelPlan& plan, const Mesh& mesh) {
 void check_sizes(const PlannedModules& entry, const NamedShape& tensor, const Placement& p) {
   const auto dim = static_cast<std::size_t>(p.dim());
   if (dim >= tensor.second.size()) {
-    fail<ValueError>(kWhere, "'", entry.pattern, "' is to cut dimension ", dim, " of '",
+    fail<ValueError>(kWhere, "'", entry.pattern, "' is to shard dimension ", dim, " of '",
                      tensor.first, "', which has ", tensor.second.size());
   }
   if (entry.style.heads == 0 || tensor.second[dim] % entry.style.heads == 0) return;
@@ -138,8 +133,8 @@ std::optional<Placement> first_wanted(const TensorParallelPlan& plan, std::strin
   return std::nullopt;
 }
 
-/// The same tensor, whose gradient is placed alike before it flows on: terms of it are added up
-/// once, rather than in each op behind.
+/// The same tensor, whose gradient is placed alike before it flows on: its partial values are added
+/// up once, rather than in each op that follows.
 at::Tensor with_placed_gradient(const at::Tensor& x, const std::string& axis, const Placement& p) {
   if (!x.requires_grad() || !at::GradMode::is_enabled()) return x;
   at::Tensor same = x.alias();
@@ -195,7 +190,7 @@ LayoutPatterns layouts(const TensorParallelPlan& plan, const Mesh& mesh,
     const std::string module = tensor.first.substr(0, dot);
     for (std::size_t i = 0; i < plan.modules.size(); ++i) {
       const PlannedModules& entry = plan.modules[i];
-      if (!fits(module, entry.pattern)) continue;
+      if (!matches(module, entry.pattern)) continue;
       const Placement* given = placement_of(entry.style, tensor.first.substr(dot + 1));
       if (given == nullptr) continue;
       if (given->is_shard()) check_sizes(entry, tensor, *given);
@@ -267,8 +262,8 @@ at::Tensor placed_linear(const at::Tensor& x, const TensorParallelPlan& plan,
 }
 
 TensorParallelPlan llama_plan(const LlamaPlanOptions& options) {
-  const Placement whole = Placement::replicate();
-  const Placement between = options.sequence_parallel ? Placement::shard(1) : whole;
+  const Placement replicated = Placement::replicate();
+  const Placement between = options.sequence_parallel ? Placement::shard(1) : replicated;
   const std::int64_t heads = options.heads;
   const std::int64_t groups = options.key_value_heads;
   TensorParallelPlan plan{
@@ -281,10 +276,10 @@ TensorParallelPlan llama_plan(const LlamaPlanOptions& options) {
           {"*.w1|*.w3|*.gate_proj|*.up_proj", column(), /*optional=*/true},
           {"*.w2|*.down_proj", row({.output = between}), /*optional=*/true},
           {"head|output|lm_head",
-           column({.input = whole,
-                   .output = options.loss_parallel ? std::nullopt : std::optional(whole)})},
-          {"*.attention|*.self_attn", prepare_input(whole)},
-          {"*.feed_forward|*.mlp", prepare_input(whole), /*optional=*/true},
+           column({.input = replicated,
+                   .output = options.loss_parallel ? std::nullopt : std::optional(replicated)})},
+          {"*.attention|*.self_attn", prepare_input(replicated)},
+          {"*.feed_forward|*.mlp", prepare_input(replicated), /*optional=*/true},
       },
       options.overlap};
   if (options.sequence_parallel) plan.modules.push_back({"*norm", sequence()});

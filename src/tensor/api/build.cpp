@@ -6,22 +6,12 @@
 
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "intarsia/pattern.h"
 #include "intarsia/tensor.h"
 #include "tensor/dispatch/deferred.h"
 #include "tensor/dispatch/dispatch.h"
 
 namespace intarsia {
-
-bool matches(std::string_view name, std::string_view pattern) {
-  if (pattern.empty()) return name.empty();
-  if (pattern[0] == '*') {
-    for (std::size_t i = 0; i <= name.size(); ++i) {
-      if (matches(name.substr(i), pattern.substr(1))) return true;
-    }
-    return false;
-  }
-  return !name.empty() && name[0] == pattern[0] && matches(name.substr(1), pattern.substr(1));
-}
 
 BuildScope::BuildScope(World& world, const Mesh& mesh) : world_(world), mesh_(mesh) {
   register_kernels();
@@ -58,8 +48,8 @@ void BuildScope::finish(const NamedTensors& tensors, const LayoutPatterns& patte
     if (!tensor.defined()) continue;
     if (!is_ours(tensor)) {
       fail<ValueError>("build", "'", name, "' is ", describe(tensor),
-                       ": it was not made inside; make the whole module in the function that build "
-                       "is given");
+                       ": it was not made inside; make all of the module in the function that "
+                       "build is given");
     }
     Layout layout = Layout::replicated(mesh_);
     for (std::size_t i = 0; i < patterns.size(); ++i) {

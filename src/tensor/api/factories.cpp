@@ -27,16 +27,16 @@ at::Tensor made(std::string_view where, at::IntArrayRef sizes, const Layout& lay
   check_dims(where, layout, shape.size());
   check_partial(where, dtype, layout);
   const BelowAutograd below;
-  const Layout cut = without_partial(layout);
+  const Layout reduced = without_partial(layout);
   Pieces pieces;
   for (const Coordinate& at : hosted_coordinates(world, layout.mesh())) {
-    const Boxes held = boxes(cut, shape, at);
+    const Boxes held = boxes(reduced, shape, at);
     pieces.push_back(make(held, options));
   }
   TensorState& state = TensorState::of(world);
   const Spec spec(layout, shape, dtype);
-  if (cut != layout) {
-    pieces = state.move(spec.with(cut), pieces, state.plan(spec.with(cut), layout),
+  if (reduced != layout) {
+    pieces = state.move(spec.with(reduced), pieces, state.plan(spec.with(reduced), layout),
                         {.op = where, .implicit = false});
   }
   at::Tensor out = make_tensor(world.shared_from_this(), state, spec, std::move(pieces));
@@ -109,10 +109,10 @@ at::Tensor arange(const at::Scalar& start, const at::Scalar& end, const at::Scal
     fail<ValueError>("arange", "no steps of ", width, " lead from ", first, " to ", end.toDouble());
   }
   const auto n = static_cast<std::int64_t>(std::ceil((end.toDouble() - first) / width));
-  const bool whole = start.isIntegral(true) && end.isIntegral(true) && step.isIntegral(true);
-  return made("arange", {n}, layout, world, options, whole ? at::kLong : float_type(),
+  const bool integral = start.isIntegral(true) && end.isIntegral(true) && step.isIntegral(true);
+  return made("arange", {n}, layout, world, options, integral ? at::kLong : float_type(),
               [&](const Boxes& held, const at::TensorOptions& o) {
-                const auto exact = o.dtype(whole ? at::kLong : at::kDouble);
+                const auto exact = o.dtype(integral ? at::kLong : at::kDouble);
                 std::vector<at::Tensor> runs;
                 for (const Range& r : held.runs(0))
                   runs.push_back(at::arange(r.begin, r.end, exact));
@@ -137,7 +137,7 @@ at::Tensor randn(at::IntArrayRef sizes, const Layout& layout, World& world,
 
 at::Tensor randint(std::int64_t low, std::int64_t high, at::IntArrayRef sizes, const Layout& layout,
                    World& world, at::TensorOptions options) {
-  if (high <= low) fail<ValueError>("randint", "no number lies in [", low, ", ", high, ")");
+  if (high <= low) fail<ValueError>("randint", "no number is in [", low, ", ", high, ")");
   return filled("randint", sizes, layout, world, options, at::kLong,
                 [&](const at::Tensor& t, const Region& r, std::uint64_t k) {
                   fill_integers(t, r, k, low, static_cast<std::uint64_t>(high - low));

@@ -115,8 +115,8 @@ namespace {
 
 constexpr std::string_view kBetween = "redistribute_between";
 
-/// A tensor that goes to another mesh. Terms are reduced where they are, and made again where they
-/// go.
+/// A tensor that goes to another mesh. A partial one is reduced where it is, and made partial again
+/// where it goes.
 struct MoveBetween {
   DistributedImpl* impl = nullptr;
   Layout layout;  ///< asked for
@@ -246,7 +246,7 @@ MoveMemory move_memory(World& world) {
 
 void reset_move_memory(World& world) { TensorState::of(world).mover().pool().reset_high_water(); }
 
-at::Tensor cut_piece(const at::Tensor& full, const Layout& layout, const Coordinate& at) {
+at::Tensor local_piece(const at::Tensor& full, const Layout& layout, const Coordinate& at) {
   const Boxes held = boxes(layout, std::span(full.sizes().data(), full.sizes().size()), at);
   at::Tensor piece = full;
   for (std::size_t d = 0; d < held.dims(); ++d) {
@@ -259,7 +259,7 @@ at::Tensor cut_piece(const at::Tensor& full, const Layout& layout, const Coordin
   }
   for (std::size_t a = 0; a < layout.mesh().axes(); ++a) {
     if (layout.placement(a).is_partial() && at[a] > 0)
-      piece = neutral_term(piece, layout.placement(a));
+      piece = neutral_partial(piece, layout.placement(a));
   }
   return piece;
 }

@@ -136,17 +136,17 @@ struct FromLocals : torch::autograd::Function<FromLocals> {
 };
 
 struct Distribute : torch::autograd::Function<Distribute> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& whole, const WherePtr& where) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const WherePtr& where) {
     keep(ctx, where);
     const BelowAutograd below;
     // Autograd's zero tensors have no memory.
-    const at::Tensor real = where->world->simulated() ? stand_in(whole)
-                            : whole._is_zerotensor()  ? at::zeros(whole.sizes(), whole.options())
-                                                      : whole;
+    const at::Tensor real = where->world->simulated() ? stand_in(tensor)
+                            : tensor._is_zerotensor() ? at::zeros(tensor.sizes(), tensor.options())
+                                                      : tensor;
     Pieces pieces;
     for (const Coordinate& at : hosted_coordinates(*where->world, where->spec->layout.mesh())) {
-      const at::Tensor piece = cut_piece(real, where->spec->layout, at);
-      // Its own memory: a piece must neither keep the whole alive nor be written with it.
+      const at::Tensor piece = local_piece(real, where->spec->layout, at);
+      // Its own memory: a piece must neither keep the full tensor alive nor be written with it.
       pieces.push_back(in_order(piece.is_alias_of(real) ? piece.clone() : piece, *where->spec));
     }
     return make_tensor(where->world, TensorState::of(*where->world), where->spec,
@@ -175,7 +175,7 @@ bool are_dense(const Shape& sizes, const Shape& strides) {
   return true;
 }
 
-/// The global sizes that even cuts give.
+/// The global sizes, where all pieces have the sizes of this one.
 Shape even_sizes(std::string_view where, const at::Tensor& piece, const Layout& layout) {
   check_dims(where, layout, static_cast<std::size_t>(piece.dim()));
   Shape sizes = to_shape(piece.sizes());
@@ -202,21 +202,21 @@ at::Tensor redistribute(const at::Tensor& tensor, const Layout& layout) {
                                           impl.shared_world()));
 }
 
-at::Tensor distribute(const at::Tensor& whole, const Layout& layout, World& world) {
+at::Tensor distribute(const at::Tensor& full, const Layout& layout, World& world) {
   register_kernels();
-  if (is_ours(whole)) {
-    fail<ValueError>("distribute", "the tensor is distributed already, as ", describe(whole),
+  if (is_ours(full)) {
+    fail<ValueError>("distribute", "the tensor is distributed already, as ", describe(full),
                      "; redistribute() changes its layout");
   }
-  check_dims("distribute", layout, static_cast<std::size_t>(whole.dim()));
-  check_dtype("distribute", whole, layout);
-  const Spec spec = spec_of(whole, layout);
+  check_dims("distribute", layout, static_cast<std::size_t>(full.dim()));
+  check_dtype("distribute", full, layout);
+  const Spec spec = spec_of(full, layout);
   if (spec->norms) {
     fail<ValueError>(
         "distribute", "a full tensor cannot be laid out as ", layout,
-        ": values with a sign are no norm; use R, or from_local() for terms of a norm");
+        ": values with a sign are no norm; use R, or from_local() for partial values of a norm");
   }
-  return Distribute::apply(whole,
+  return Distribute::apply(full,
                            c10::make_intrusive<Origin>(spec, layout, world.shared_from_this()));
 }
 
@@ -274,14 +274,14 @@ at::Tensor from_locals(const std::vector<at::Tensor>& pieces, const Layout& layo
     if (piece.sizes() != to_ref(expected)) {
       fail<ValueError>(name, "the piece of rank ", rank, " has sizes (", join(piece.sizes()),
                        "), but ", layout, " gives it (", join(expected), ") of (", join(sizes), ")",
-                       options.shape ? "; boxes() says how a layout cuts this shape"
+                       options.shape ? "; boxes() says how a layout shards this shape"
                                      : "; say the global sizes in `shape`");
     }
     if (!in_order(piece, *spec).is_same(piece) || !piece.is_non_overlapping_and_dense()) {
       fail<ValueError>(
           name, "the piece has strides (", join(piece.strides()), ") for sizes (",
           join(piece.sizes()), "), where a piece of strides (", join(strides),
-          ") is needed; pass contiguous(), or say the strides of the whole in `strides`");
+          ") is needed; pass contiguous(), or say the strides of the full tensor in `strides`");
     }
   }
   return FromLocals::apply(
@@ -291,7 +291,7 @@ at::Tensor from_locals(const std::vector<at::Tensor>& pieces, const Layout& layo
 
 namespace {
 
-/// The layout of the gradient of pieces, which must be said where they are not cut.
+/// The layout of the gradient of pieces, which must be said where they are not sharded.
 Layout checked_grad_layout(std::string_view where, const at::Tensor& tensor,
                            const std::optional<Layout>& grad_layout,
                            std::string_view argument = "grad_layout") {
@@ -306,8 +306,8 @@ Layout checked_grad_layout(std::string_view where, const at::Tensor& tensor,
     fail<ValueError>(
         where, describe(tensor), " requires a gradient and is ", p, " on axis ",
         layout.mesh().name(a),
-        ": whether each rank's gradient is the whole or a part of it depends on what is done "
-        "with the piece; pass ",
+        ": whether each rank's gradient is the full gradient or a part of it depends on what is "
+        "done with the piece; pass ",
         argument,
         " with R (every rank computes the same) or P(sum) (each computes its part) there");
   }
@@ -343,14 +343,14 @@ std::vector<at::Tensor> locals(const at::Tensor& tensor, const std::optional<Lay
 
 at::Tensor full(const at::Tensor& tensor, const std::optional<Layout>& grad_layout) {
   DistributedImpl& impl = ours("full", tensor);
-  const Layout whole = Layout::replicated(impl.spec()->layout.mesh());
-  if (grad_layout) check_mesh("full", *grad_layout, whole.mesh());
-  const at::Tensor everywhere = redistribute(tensor, whole);
+  const Layout replicated = Layout::replicated(impl.spec()->layout.mesh());
+  if (grad_layout) check_mesh("full", *grad_layout, replicated.mesh());
+  const at::Tensor everywhere = redistribute(tensor, replicated);
   if (impl_of(everywhere).pieces().empty()) {
-    fail<ValueError>("full", "this process hosts no rank of ", whole.mesh(),
+    fail<ValueError>("full", "this process hosts no rank of ", replicated.mesh(),
                      " and holds no piece of ", describe(tensor), "; call it on ranks of the mesh");
   }
-  return pieces_of(everywhere, grad_layout.value_or(whole), true)[0];
+  return pieces_of(everywhere, grad_layout.value_or(replicated), true)[0];
 }
 
 std::vector<at::Tensor> local_region(

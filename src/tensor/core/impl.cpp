@@ -59,8 +59,8 @@ void DistributedImpl::release_resources() {
 const c10::Storage& DistributedImpl::storage() const {
   translating([&] {
     fail<UnsupportedError>("storage", spec_, " on ", spec_->layout.mesh(),
-                           " lies in pieces and has no memory of its own to save, export or share; "
-                           "take full(tensor) or local(tensor), and to save a model "
+                           " is stored in pieces and has no memory of its own to save, export or "
+                           "share; take full(tensor) or local(tensor), and to save a model "
                            "full_state_dict(module)");
   });
   return c10::TensorImpl::storage();

@@ -53,8 +53,8 @@ struct PartialMemory {
   Pieces pieces;
   /// Counts the writes to any of them.
   std::atomic<std::uint32_t> writes = 0;
-  /// It holds reduced values now, since something was to be written that cannot be terms. Specs
-  /// follow when a tensor is next used: see refresh().
+  /// It holds reduced values now, since something was to be written that partial values cannot
+  /// hold. Specs follow when a tensor is next used: see refresh().
   std::atomic<bool> settled = false;
 };
 
@@ -183,7 +183,7 @@ inline DistributedImpl& impl_of(const at::Tensor& t) {
 /// A distributed tensor of these pieces, whose strides follow the spec's.
 at::Tensor make_tensor(const std::shared_ptr<World>& world, TensorState& state, const Spec& spec,
                        Pieces pieces);
-/// The same for a result that lies in the world of another tensor.
+/// The same for a result in the world of another tensor.
 inline at::Tensor make_tensor(const DistributedImpl& like, const Spec& spec, Pieces pieces) {
   return make_tensor(like.shared_world(), like.state(), spec, std::move(pieces));
 }

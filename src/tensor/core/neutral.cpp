@@ -25,7 +25,7 @@ at::Tensor filled(const Shape& sizes, const at::TensorOptions& options, bool hig
 
 }  // namespace
 
-at::Tensor neutral_term(const at::Tensor& t, const Placement& partial) {
+at::Tensor neutral_partial(const at::Tensor& t, const Placement& partial) {
   switch (partial.reduction()) {
     case Reduction::sum:
     case Reduction::bit_or:

@@ -7,9 +7,9 @@
 
 namespace intarsia {
 
-/// The term of a rank other than the first, where the first has `t` as its term of a partial value:
-/// together they are `t`.
-at::Tensor neutral_term(const at::Tensor& t, const Placement& partial);
+/// The partial value of a rank other than the first, where the first has `t` as its own: reduced,
+/// they give `t`.
+at::Tensor neutral_partial(const at::Tensor& t, const Placement& partial);
 
 /// A piece of these sizes that adds nothing to what other ranks have, on every partial axis of the
 /// layout. Sizes without elements need no value.

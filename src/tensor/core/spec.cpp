@@ -158,13 +158,13 @@ Shape strides_like(const SpecData& like) {
   return like.geometry.dense ? like.strides : dense_strides(like.sizes, like.strides);
 }
 
-Spec spec_of(const at::TensorBase& whole, const Layout& layout) {
-  const Shape sizes = to_shape(whole.sizes());
-  const Shape given = to_shape(whole.strides());
-  const Shape strides = whole.numel() == 0                     ? contiguous_strides(sizes)
-                        : whole.is_non_overlapping_and_dense() ? given
-                                                               : dense_strides(sizes, given);
-  return {layout, sizes, strides, 0, whole.scalar_type()};
+Spec spec_of(const at::TensorBase& full, const Layout& layout) {
+  const Shape sizes = to_shape(full.sizes());
+  const Shape given = to_shape(full.strides());
+  const Shape strides = full.numel() == 0                     ? contiguous_strides(sizes)
+                        : full.is_non_overlapping_and_dense() ? given
+                                                              : dense_strides(sizes, given);
+  return {layout, sizes, strides, 0, full.scalar_type()};
 }
 
 Layout without_partial(Layout layout) {
@@ -179,7 +179,7 @@ void check_partial(std::string_view where, at::ScalarType dtype, const Layout& l
   for (const Placement& p : layout.placements()) {
     if (p.is_partial() && (!known || !is_exact(p.reduction(), *known))) {
       fail<ValueError>(where, "a tensor of ", dtype_text(dtype), " cannot be ", p,
-                       ": its terms would not combine exactly");
+                       ": its partial values would not combine exactly");
     }
   }
 }

@@ -25,7 +25,7 @@ struct Geometry {
 };
 
 /// Layout, global sizes, strides, storage offset and dtype. Strides and offset are those that the
-/// whole tensor would have; every piece's strides have the same order.
+/// full tensor would have; every piece's strides have the same order.
 struct SpecData {
   Layout layout;
   Shape sizes;
@@ -35,8 +35,8 @@ struct SpecData {
   // Derived:
   bool contiguous = true;
   bool partial = false;
-  bool norms = false;  ///< partial by a norm: only norms can be written as its terms
-  /// Its dimensions as they lie in memory, the outermost first. Empty where it is contiguous.
+  bool norms = false;  ///< partial by a norm: only norms can be its partial values
+  /// Its dimensions in the order of memory, the outermost first. Empty where it is contiguous.
   FixedVector<std::int8_t, kMaxDims> order;
   std::int64_t numel = 0;
   Geometry geometry;
@@ -91,8 +91,8 @@ class Spec {
   const Node* node_ = nullptr;
 };
 
-/// The spec of a whole tensor that is laid out so, with its dimensions in memory in the same order.
-Spec spec_of(const at::TensorBase& whole, const Layout& layout);
+/// The spec of a full tensor that is laid out so, with its dimensions in memory in the same order.
+Spec spec_of(const at::TensorBase& full, const Layout& layout);
 
 /// Row-major strides.
 Shape contiguous_strides(std::span<const std::int64_t> sizes);
@@ -121,8 +121,8 @@ inline at::IntArrayRef to_ref(const Shape& shape) { return {shape.data(), shape.
 /// The layout with R for partial.
 Layout without_partial(Layout layout);
 
-/// Refuses partial placements whose terms do not combine exactly for the dtype, with a message that
-/// begins with `[where]`.
+/// Refuses partial placements whose partial values do not combine exactly for the dtype, with a
+/// message that begins with `[where]`.
 void check_partial(std::string_view where, at::ScalarType dtype, const Layout& layout);
 
 /// Text of a dtype: `f32`; what has no short name in this library is printed as ATen does.

@@ -46,7 +46,7 @@ void read_operands(const Frame& f, Decision& d) {
       f.refuse("tensors of two worlds meet", "keep them apart, or go through full()");
     }
     if (t.impl->spec()->layout.mesh() != f.mesh()) {
-      f.refuse(concat("tensors lie on different meshes, ", f.mesh(), " and ",
+      f.refuse(concat("tensors are on different meshes, ", f.mesh(), " and ",
                       t.impl->spec()->layout.mesh()),
                "put all of them on one mesh; axes that a tensor does not use are R");
     }
@@ -138,13 +138,13 @@ void check_out_sizes(const Frame& f, Decision& d, const std::vector<Shape>& size
   }
 }
 
-/// Whether results of terms are terms of the result: not where whole numbers wrap around in one
-/// type and are then read in another, or where each term would be rounded.
+/// Whether the op on partial values gives partial values of its result: not where integers wrap
+/// around in one type and are then read in another, or where each partial value would be rounded.
 bool adds_up(const Question& q, const Decision& d, const Row& row) {
   const c10::IValue* dtype = q.arg("dtype");
-  if (dtype != nullptr && dtype->isInt() && is_whole(dtype->toScalarType())) return false;
+  if (dtype != nullptr && dtype->isInt() && is_integral(dtype->toScalarType())) return false;
   for (std::size_t i = 0; i < row.in.size(); ++i) {
-    if (row.in[i].is_partial() && d.in[i] && d.in[i]->partial && is_whole(d.in[i]->dtype)) {
+    if (row.in[i].is_partial() && d.in[i] && d.in[i]->partial && is_integral(d.in[i]->dtype)) {
       return false;
     }
   }
@@ -204,7 +204,8 @@ void decide_by_rule(const Frame& f, Decision& d) {
   if (d.strategy != Strategy::formula) set_local_form(f, rule, q, sizes, d);
 }
 
-/// New tensors made after another one lie like it if they have its sizes, and are whole otherwise.
+/// A new tensor made after another one is laid out like it, with R for partial, if it has the same
+/// sizes. Otherwise it is replicated.
 void decide_like(const Frame& f, Decision& d) {
   const Mesh& mesh = f.mesh();
   Layout layout = Layout::replicated(mesh);
@@ -216,7 +217,7 @@ void decide_like(const Frame& f, Decision& d) {
   }
   Shape strides = contiguous_strides(sizes);
   if (const c10::IValue* given = f.argument("stride")) {
-    // Only dense strides can be cut.
+    // Only dense strides can be sharded.
     strides = dense_strides(sizes, to_shape(at::IntArrayRef(given->toIntVector())));
   } else if (size == nullptr) {
     strides = strides_by_argument(f, sizes).value_or(strides_like(*d.in[0]));

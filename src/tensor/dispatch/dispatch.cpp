@@ -38,7 +38,8 @@ void check_operand(const Frame& f, const Frame::Tensor& t) {
       extra.moved_copy->base->dtype() != impl_of(extra.moved_copy->moved).dtype()) {
     f.refuse(concat("the view shows a parameter as it is used, and it is stored as ",
                     dtype_text(extra.moved_copy->base->spec()->dtype)),
-             "write to the parameter itself, or to a view of it along dimensions that are not cut");
+             "write to the parameter itself, or to a view of it along dimensions that are not "
+             "sharded");
   }
 }
 
@@ -79,11 +80,11 @@ const OnUse* on_use(const Frame::Tensor& t) {
 
 /// Whether tensors that are stored otherwise are used by this call, and not only looked after as an
 /// optimizer does: something else than stored tensors takes part, nothing stored is written, and
-/// it is no element-wise op on tensors that lie as they are stored (gradients, moments).
+/// it is no element-wise op on tensors that are laid out as the stored one (gradients, moments).
 bool uses_stored(const Frame& f) {
   if (f.info.family != Family::rule && f.info.family != Family::fallback) return false;
   bool others = false;
-  bool lie_alike = f.info.op.hasTag(at::Tag::pointwise);
+  bool laid_out_alike = f.info.op.hasTag(at::Tag::pointwise);
   const Frame::Tensor* stored = nullptr;
   for (const Frame::Tensor& t : f.tensors) {
     if (on_use(t) == nullptr) continue;
@@ -94,14 +95,14 @@ bool uses_stored(const Frame& f) {
     if (!t.given() || on_use(t) != nullptr) continue;
     if (t.impl == nullptr) {
       others |= t.tensor->dim() > 0;
-      lie_alike &= t.tensor->dim() == 0;
+      laid_out_alike &= t.tensor->dim() == 0;
     } else {
       others = true;
-      lie_alike &= t.impl->spec()->layout == stored->impl->spec()->layout &&
-                   t.impl->spec()->sizes == stored->impl->spec()->sizes;
+      laid_out_alike &= t.impl->spec()->layout == stored->impl->spec()->layout &&
+                        t.impl->spec()->sizes == stored->impl->spec()->sizes;
     }
   }
-  return others && !lie_alike;
+  return others && !laid_out_alike;
 }
 
 /// Replaces stored tensors among the arguments by what they are in use.
@@ -313,7 +314,7 @@ void run_any(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Sta
   translating([&] { run(slot->of(op), *stack); });
 }
 
-/// What a tensor is that has no strides, and the way to one that has; nothing for others.
+/// What a tensor is that has no strides, and the way to one that has; unset for others.
 std::optional<std::pair<std::string_view, std::string_view>> unstrided(const at::Tensor& t) {
   if (t.is_nested()) return {{"nested", "pad it: to_padded_tensor(0)"}};
   if (t.is_quantized()) return {{"quantized", "take its dequantize()"}};

@@ -41,7 +41,7 @@ void decide_each(const Frame& f, Decision& d) {
       fits = false;
       break;
     }
-    // A plain list beside a distributed one is cut; what leads must be distributed.
+    // A plain list beside a distributed one is laid out like it; what leads must be distributed.
     if (f.tensors[i].impl == nullptr && f.tensors[i].argument == lead) fits = false;
     if (!one) d.layouts[i] = (*leader)->layout;
   }

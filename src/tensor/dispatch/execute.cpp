@@ -26,7 +26,8 @@ void assert_local(const Frame& f, const Stack& stack) {
   }
 }
 
-/// Terms of one kind become terms of another by way of what they add up to.
+/// The pieces in another layout. Where no plan leads there, as from one kind of partial to another,
+/// the tensor is reduced first.
 Pieces move_by_way(TensorState& state, const Spec& spec, Pieces pieces, const Layout& to,
                    const Reason& reason) {
   if (spec->layout == to) return pieces;
@@ -79,7 +80,7 @@ class Run {
 
  private:
   Reason reason() const {
-    // To read a number is to have the whole of it: no rule could do better.
+    // Reading a number needs the full tensor: no rule could do better.
     const bool reads_number = f_.info.base_name == "_local_scalar_dense";
     return {.op = f_.info.name, .implicit = true, .fallback = d_.open_results && !reads_number};
   }
@@ -97,8 +98,8 @@ class Run {
           in_.pieces[i].push_back(piece_for_out(in_, i, m));
       } else if (t.impl == nullptr) {
         const bool simulated = f_.lead->world().simulated();
-        const Pieces whole(members_, simulated ? stand_in(*t.tensor) : *t.tensor);
-        in_.pieces[i] = plan != nullptr ? f_.state().move(d_.in[i], whole, plan, reason()) : whole;
+        const Pieces given(members_, simulated ? stand_in(*t.tensor) : *t.tensor);
+        in_.pieces[i] = plan != nullptr ? f_.state().move(d_.in[i], given, plan, reason()) : given;
       } else {
         in_.pieces[i] = plan == nullptr ? t.impl->pieces()
                         : t.written ? f_.state().move(d_.in[i], t.impl->pieces(), plan, reason())
@@ -296,7 +297,7 @@ class Run {
     return out;
   }
 
-  /// A result of an op that ran on whole tensors: replicated, as the local op made it.
+  /// A result of an op that ran on full tensors: replicated, as the local op made it.
   c10::IValue wrap_open(std::size_t r, const c10::Argument& declared) {
     if (declared.alias_info() != nullptr && declared.alias_info()->isWrite()) {
       std::size_t before = r;  // results are written in the order of operands
@@ -305,20 +306,20 @@ class Run {
       }
     }
     if (local_results_.empty()) return c10::IValue();
-    const auto whole = [&](const std::vector<at::Tensor>& local) -> at::Tensor {
+    const auto replicated = [&](const std::vector<at::Tensor>& local) -> at::Tensor {
       if (!local[0].defined()) return {};
       const Spec spec(Layout::replicated(f_.mesh()), to_shape(local[0].sizes()),
                       to_shape(local[0].strides()), 0, local[0].scalar_type());
       return make_tensor(*f_.lead, spec, Pieces(local.begin(), local.end()));
     };
     const c10::IValue& value = local_results_[0][r];
-    if (value.isTensor()) return whole(results_[r]);
+    if (value.isTensor()) return replicated(results_[r]);
     if (value.isTensorList()) {
       c10::List<at::Tensor> list;
       for (std::size_t k = 0; k < value.toListRef().size(); ++k) {
         std::vector<at::Tensor> pieces;
         for (const Stack& s : local_results_) pieces.push_back(s[r].toListRef()[k].toTensor());
-        list.push_back(whole(pieces));
+        list.push_back(replicated(pieces));
       }
       return list;
     }

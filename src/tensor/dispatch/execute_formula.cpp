@@ -12,7 +12,8 @@ namespace {
 
 using torch::jit::Stack;
 
-/// A tensor whose dimensions lie in memory as those of the whole op's result do.
+/// The tensor with these strides, those of the op's result on full tensors; pieces are copied where
+/// their dimensions have another order in memory.
 at::Tensor with_strides(at::Tensor t, const Shape& strides) {
   const DistributedImpl& impl = impl_of(t);
   const SpecData& spec = *impl.spec();
@@ -40,8 +41,8 @@ at::Tensor with_own_memory(at::Tensor t, const std::vector<at::Tensor>& given) {
   return is_own ? t : make_tensor(impl, made, std::move(pieces));
 }
 
-/// A result without terms on axes where the row has none.
-at::Tensor with_terms_of(at::Tensor t, const Layout& row, const Frame& f) {
+/// The result, reduced on axes where the row does not leave it partial.
+at::Tensor reduced_like(at::Tensor t, const Layout& row, const Frame& f) {
   DistributedImpl& impl = impl_of(t);
   Layout layout = impl.spec()->layout;
   for (std::size_t a = 0; a < layout.mesh().axes(); ++a) {
@@ -135,7 +136,7 @@ void execute_formula(Frame& f, const Decision& d) {
         f.refuse("its formula gave a plain tensor",
                  "make results from operands, as x.new_zeros(sizes) does and at::zeros(sizes) not");
       }
-      stack[r] = with_terms_of(stack[r].toTensor(), d.out_layouts[r], f);
+      stack[r] = reduced_like(stack[r].toTensor(), d.out_layouts[r], f);
     }
   }
   written_plain.bring_back();

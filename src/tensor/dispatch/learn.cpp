@@ -11,7 +11,7 @@ namespace {
 
 using torch::jit::Stack;
 
-/// A run on few elements of each tensor. Nothing, where the made-up sizes do not fit.
+/// A run on few elements of each tensor. Unset where the made-up sizes do not fit.
 std::optional<Stack> run_tiny(const LocalOperands& o, std::size_t m, bool keeps_rows) {
   std::vector<Pieces> small = o.pieces;
   for (Pieces& operand : small) {
@@ -54,7 +54,7 @@ Stack made_up_arguments(const LocalOperands& o, bool regular) {
     const bool looks_at_strides =
         info.rule && info.rule->options.format != RuleOptions::Format::contiguous;
     const std::size_t dims = spec.sizes.size();
-    const bool matrix = regular && dims >= 2 && !is_whole(spec.dtype);
+    const bool matrix = regular && dims >= 2 && !is_integral(spec.dtype);
     made[i].push_back(
         number ? *t.tensor
         : t.written || looks_at_strides

@@ -45,8 +45,8 @@ std::vector<at::Tensor> try_view(const Frame& f, const SpecData& spec) {
   return {stack[0].toTensor()};
 }
 
-/// A layout after dimensions were renamed: `place[d]` is where input dimension d is, -1 where the
-/// view needs it whole.
+/// A layout after dimensions were renamed: `place[d]` is where input dimension d is, -1 where it
+/// must not be sharded.
 ViewLayouts renamed(const Layout& layout, const std::vector<int>& place) {
   const Mesh& mesh = layout.mesh();
   Layout from = layout;
@@ -65,18 +65,19 @@ ViewLayouts renamed(const Layout& layout, const std::vector<int>& place) {
                      : p);
   }
   for (std::size_t d = 0; d < place.size(); ++d) {
-    const AxisList cuts = from.axes_of(static_cast<int>(d));
-    if (cuts.size() < 2) continue;
+    const AxisList axes = from.axes_of(static_cast<int>(d));
+    if (axes.size() < 2) continue;
     std::vector<std::string> names;
-    for (const std::int8_t a : cuts) names.push_back(mesh.name(static_cast<std::size_t>(a)));
+    for (const std::int8_t a : axes) names.push_back(mesh.name(static_cast<std::size_t>(a)));
     options.order.emplace_back(place[d], std::move(names));
   }
   return {from, Layout(mesh, placements, options)};
 }
 
-/// Views that change values keep terms only of reductions that they commute with: what is negated,
-/// or read as other numbers, is none of a maximum.
-Layout with_terms_kept(const Frame& f, Layout layout) {
+/// Views that change values leave a tensor partial only by reductions that commute with them. A
+/// negated maximum is not the maximum of negated values, and no reduction commutes with reading the
+/// bits as another type.
+Layout with_partial_kept(const Frame& f, Layout layout) {
   const std::string& op = f.info.base_name;
   const bool as_other_type = op == "view" && f.argument("dtype") != nullptr;
   const bool linear = op == "_neg_view" || op == "view_as_real" || op == "view_as_complex";
@@ -115,7 +116,7 @@ std::vector<int> keep_all(std::size_t dims) {
   return place;
 }
 
-/// Where dimensions go when `removed` ones need to be whole; `drop`: they are also taken away.
+/// Where dimensions go when `removed` ones must not be sharded; `drop`: they are also taken away.
 std::vector<int> without(std::size_t dims, const std::vector<int>& removed, bool drop) {
   std::vector<int> place;
   int next = 0;
@@ -129,7 +130,7 @@ std::vector<int> without(std::size_t dims, const std::vector<int>& removed, bool
 
 ViewLayouts layouts_of(const Frame& f, const SpecData& spec, const Shape& out) {
   const std::string& op = f.info.base_name;
-  const Layout layout = with_terms_kept(f, spec.layout);
+  const Layout layout = with_partial_kept(f, spec.layout);
   const std::size_t dims = spec.sizes.size();
   const auto dim = [&](std::string_view name) {
     const c10::IValue* value = f.argument(name);
@@ -169,12 +170,12 @@ ViewLayouts layouts_of(const Frame& f, const SpecData& spec, const Shape& out) {
   if (op == "diagonal") return renamed(layout, without(dims, {dim("dim1"), dim("dim2")}, true));
   if (op == "view_as_complex")
     return renamed(layout, without(dims, {static_cast<int>(dims) - 1}, true));
-  // Any other view: the whole tensor.
+  // Any other view: of the full tensor.
   return renamed(layout, std::vector<int>(dims, -1));
 }
 
-/// Parts of a dimension that is cut in blocks, where each part is some whole blocks: no element
-/// moves. Gates and heads that one matrix computes are taken apart like this.
+/// Parts of a dimension that is sharded in blocks, where each part consists of entire blocks: no
+/// element moves. Gates and heads that one matrix computes are taken apart like this.
 struct BlockParts {
   std::size_t dim = 0;
   std::int64_t block = 0;
@@ -211,9 +212,10 @@ std::optional<BlockParts> block_parts(const Frame& f, const SpecData& spec,
   return out;
 }
 
-/// The parts on each hosted rank, which has a share of every block; how they lie.
-std::vector<Layout> cut_into_parts(const Frame& f, const SpecData& spec, const BlockParts& parts,
-                                   Decision& d) {
+/// Sets what each hosted rank does, which has a share of every block. Returns the layouts of the
+/// parts.
+std::vector<Layout> split_into_parts(const Frame& f, const SpecData& spec, const BlockParts& parts,
+                                     Decision& d) {
   const auto axis = static_cast<std::size_t>(spec.layout.axes_of(static_cast<int>(parts.dim))[0]);
   for (const Coordinate& at : hosted_coordinates(f.lead->world(), f.mesh())) {
     const std::int64_t blocks = spec.sizes[parts.dim] / parts.block;
@@ -293,7 +295,7 @@ void localise_as_strided(const Frame& f, Decision& d) {
     }
     if (!alike) {
       fail<UnsupportedError>(name, "the pieces do not have the strides (", join(strides),
-                             ") of the whole; use view, select or slice");
+                             ") of the full tensor; use view, select or slice");
     }
     const auto size = stack[1].toIntVector();
     const auto stride = stack[2].toIntVector();
@@ -315,7 +317,7 @@ void decide_view(const Frame& f, Decision& d) {
       parts ? ViewLayouts{spec.layout, spec.layout} : layouts_of(f, spec, first);
   d.layouts.assign(f.tensors.size(), layouts.from);
   const std::vector<Layout> by_part =
-      parts ? cut_into_parts(f, spec, *parts, d) : std::vector<Layout>(tried.size(), layouts.to);
+      parts ? split_into_parts(f, spec, *parts, d) : std::vector<Layout>(tried.size(), layouts.to);
   const bool list = f.info.op.schema().returns()[0].type()->kind() == c10::TypeKind::ListType;
   Result result{list ? Result::Kind::list : Result::Kind::tensor, {}, 0};
   for (std::size_t i = 0; i < tried.size(); ++i) {
@@ -328,7 +330,7 @@ void decide_view(const Frame& f, Decision& d) {
   if (takes_sizes(f)) localise_sizes(f, d, first);
   if (f.info.base_name == "as_strided") localise_as_strided(f, d);
   if (f.info.base_name == "view_as_real") {
-    // Pieces may be lazily conjugated, which the whole does not show.
+    // Pieces may be lazily conjugated, which the distributed tensor does not show.
     d.local.call = [](std::size_t, torch::jit::Stack& stack) {
       stack[0] = at::view_as_real(stack[0].toTensor().resolve_conj());
     };

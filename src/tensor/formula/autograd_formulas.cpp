@@ -36,12 +36,12 @@ at::Tensor one_hot(const at::Tensor& self, std::int64_t num_classes) {
   return self.unsqueeze(-1).eq(classes).to(at::kLong);
 }
 
-/// Whole numbers that an op needs to know: a small tensor, read on every rank.
+/// Integers that an op needs to know: a small tensor, read on every rank.
 std::vector<std::int64_t> numbers(const at::Tensor& t) {
-  const at::Tensor whole =
+  const at::Tensor values =
       (is_ours(t) ? full(t.detach()) : t.detach()).to(at::kCPU, at::kLong).contiguous();
-  const auto* first = whole.const_data_ptr<std::int64_t>();
-  return {first, first + whole.numel()};
+  const auto* first = values.const_data_ptr<std::int64_t>();
+  return {first, first + values.numel()};
 }
 
 std::vector<at::Tensor> tensor_split(const at::Tensor& self, const at::Tensor& where,
@@ -65,7 +65,7 @@ double precision_of(at::ScalarType type) {
 }
 
 /// The sum of squares of each row. Its gradient needs one number for each row, which is added up
-/// before it is spread over the elements: ATen's would be terms of all elements.
+/// before it is spread over the elements: ATen's would be a partial value for every element.
 struct RowSquares : torch::autograd::Function<RowSquares> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             at::IntArrayRef dims) {
@@ -164,7 +164,7 @@ at::Tensor dist(const at::Tensor& self, const at::Tensor& other, const at::Scala
   return at::norm(self - other, p);
 }
 
-/// ATen writes terms into `out` before it has the sizes of the loss.
+/// ATen writes the losses of elements into `out` before that has the sizes of the result.
 at::Tensor& binary_cross_entropy_out(const at::Tensor& self, const at::Tensor& target,
                                      const std::optional<at::Tensor>& weight,
                                      std::int64_t reduction, at::Tensor& out) {

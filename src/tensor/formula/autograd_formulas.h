@@ -10,7 +10,7 @@ namespace intarsia {
 
 /// Registers them on the autograd key of distributed tensors. Called once.
 void register_formulas();
-/// Those for a cut vocabulary.
+/// Those for a sharded vocabulary.
 void register_vocabulary(torch::Library& library);
 
 }  // namespace intarsia

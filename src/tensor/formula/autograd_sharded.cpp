@@ -1,4 +1,4 @@
-// Embedding and cross entropy whose vocabulary is cut: gradients that know the layout send less
+// Embedding and cross entropy whose vocabulary is sharded: gradients that know the layout send less
 // than those that ATen composes.
 #include <ATen/ATen.h>
 #include <ATen/CompositeImplicitAutogradFunctions.h>
@@ -15,14 +15,14 @@
 namespace intarsia {
 namespace {
 
-/// Whether some axis cuts a dimension of a distributed tensor, where it is used.
-bool is_cut(const at::Tensor& t, std::int64_t dim) {
+/// Whether some axis shards a dimension of a distributed tensor, in the layout in which ops use it.
+bool sharded_in_use(const at::Tensor& t, std::int64_t dim) {
   return is_ours(t) && !layout_in_use(t).axes_of(static_cast<int>(dim)).empty();
 }
 
-/// Cross entropy whose classes, dimension 1, are cut: its gradient needs no reduction, for the
+/// Cross entropy whose classes, dimension 1, are sharded: its gradient needs no reduction, for the
 /// gradients of a sample's classes add up to 0 whatever they are.
-class CutCrossEntropy : public torch::autograd::Function<CutCrossEntropy> {
+class ShardedCrossEntropy : public torch::autograd::Function<ShardedCrossEntropy> {
  public:
   using Context = torch::autograd::AutogradContext;
 
@@ -63,15 +63,15 @@ at::Tensor cross_entropy_loss(const at::Tensor& self, const at::Tensor& target,
                               c10::SymInt ignore_index, double label_smoothing) {
   const bool by_class =
       !target.is_floating_point() && label_smoothing == 0 && (self.dim() == 2 || self.dim() == 4);
-  if (!by_class || !is_cut(self, 1)) {
+  if (!by_class || !sharded_in_use(self, 1)) {
     return at::compositeimplicitautograd::cross_entropy_loss_symint(self, target, weight, reduction,
                                                                     ignore_index, label_smoothing);
   }
-  return CutCrossEntropy::apply(self, target, weight, reduction, ignore_index.expect_int());
+  return ShardedCrossEntropy::apply(self, target, weight, reduction, ignore_index.expect_int());
 }
 
 /// A lookup in a table of which each rank has some rows: so has its gradient, from the start.
-class CutEmbedding : public torch::autograd::Function<CutEmbedding> {
+class ShardedEmbedding : public torch::autograd::Function<ShardedEmbedding> {
  public:
   using Context = torch::autograd::AutogradContext;
 
@@ -102,8 +102,8 @@ class CutEmbedding : public torch::autograd::Function<CutEmbedding> {
 
 at::Tensor embedding(const at::Tensor& table, const at::Tensor& indices, c10::SymInt padding_idx,
                      bool scale_grad_by_freq, bool sparse) {
-  if (is_cut(table, 0) && !scale_grad_by_freq && !sparse) {
-    return CutEmbedding::apply(table, indices, padding_idx.expect_int());
+  if (sharded_in_use(table, 0) && !scale_grad_by_freq && !sparse) {
+    return ShardedEmbedding::apply(table, indices, padding_idx.expect_int());
   }
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::embedding", "");
   torch::jit::Stack stack{table, indices, padding_idx, scale_grad_by_freq, sparse};

@@ -37,16 +37,16 @@ void check_and_unscale(at::TensorList gradients, at::Tensor& found_inf,
 
 // ---- attention -------------------------------------------------------------------------------
 
-/// The mask as a term of the scores [batch, heads, query, key]: 0: [query, key]; 1: [batch, key];
-/// 2: of all four.
-at::Tensor mask_term(const at::Tensor& mask, std::optional<std::int64_t> type,
-                     const at::Tensor& query) {
-  at::Tensor term = mask;
+/// The mask in the form that is added to the scores [batch, heads, query, key]. Its sizes by
+/// `type`: 0: [query, key]; 1: [batch, key]; 2: all four.
+at::Tensor additive_mask(const at::Tensor& mask, std::optional<std::int64_t> type,
+                         const at::Tensor& query) {
+  at::Tensor added = mask;
   if (!at::isFloatingType(mask.scalar_type())) {
     const at::Tensor zeros = at::zeros_like(mask, query.scalar_type());
-    term = zeros.masked_fill(mask.to(at::kBool), -INFINITY);
+    added = zeros.masked_fill(mask.to(at::kBool), -INFINITY);
   }
-  return type == 1 ? term.unsqueeze(1).unsqueeze(1) : term;
+  return type == 1 ? added.unsqueeze(1).unsqueeze(1) : added;
 }
 
 std::tuple<at::Tensor, at::Tensor> multi_head_attention(
@@ -67,18 +67,19 @@ std::tuple<at::Tensor, at::Tensor> multi_head_attention(
   for (at::Tensor& t : qkv) {
     t = t.reshape({t.size(0), t.size(1), heads, embed_dim / heads}).transpose(1, 2);
   }
-  const auto term =
-      mask && mask->defined() ? std::optional(mask_term(*mask, mask_type, qkv[0])) : std::nullopt;
+  const auto added = mask && mask->defined()
+                         ? std::optional(additive_mask(*mask, mask_type, qkv[0]))
+                         : std::nullopt;
   at::Tensor weights;
   at::Tensor out;
   if (need_weights) {
     const double scale = 1 / std::sqrt(static_cast<double>(embed_dim / heads));
     const at::Tensor scores = (qkv[0] * scale).matmul(qkv[1].transpose(-2, -1));
-    weights = (term ? scores + *term : scores).softmax(-1);
+    weights = (added ? scores + *added : scores).softmax(-1);
     out = weights.matmul(qkv[2]);
     if (average_weights) weights = weights.mean(1);
   } else {
-    out = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], term);
+    out = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], added);
   }
   out = out.transpose(1, 2).reshape({query.size(0), query.size(1), embed_dim});
   return {at::linear(out, proj_weight, proj_bias), weights};

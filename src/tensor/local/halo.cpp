@@ -24,8 +24,7 @@ Halo::Halo(World& world, std::string op, const Spec& spec, std::size_t dim, cons
     : world_(&world), op_(std::move(op)), spec_(spec), dim_(dim) {
   const Layout& layout = spec->layout;
   const Mesh& mesh = layout.mesh();
-  const AxisList cuts = layout.axes_of(static_cast<int>(dim));
-  const Places places(mesh, cuts);
+  const Places places(mesh, layout.axes_of(static_cast<int>(dim)));
   axes_ = places.names();
   for (std::size_t i = 0; i < places.count(); ++i) {
     const Coordinate at = places.at(i);
@@ -67,7 +66,7 @@ at::Tensor Halo::sized(const at::Tensor& like, std::int64_t size) const {
 std::vector<at::Tensor> Halo::exchange(const Pieces& tensors, bool to_windows) const {
   const auto dim = static_cast<std::int64_t>(dim_);
   std::vector<at::Tensor> sent;
-  std::vector<std::int64_t> cut_lengths;
+  std::vector<std::int64_t> split_lengths;
   std::vector<std::int64_t> join_lengths;
   const auto length = [](const std::vector<Part>& parts) {
     std::int64_t sum = 0;
@@ -85,7 +84,7 @@ std::vector<at::Tensor> Halo::exchange(const Pieces& tensors, bool to_windows) c
       for (const Part& p : out) {
         mine.push_back(tensors[m].narrow(dim, to_windows ? p.in_piece : p.in_window, p.size));
       }
-      cut_lengths.push_back(length(out));
+      split_lengths.push_back(length(out));
       join_lengths.push_back(length(to_windows ? ours : theirs));
     }
     sent.push_back(at::cat(mine, dim));
@@ -94,7 +93,7 @@ std::vector<at::Tensor> Halo::exchange(const Pieces& tensors, bool to_windows) c
   if (sent.empty()) return sent;
   const std::string text = spec_.to_string();
   TensorState::of(*world_).bill().charge_own(op_, text, join(axes_), "halo", bytes);
-  return all_to_all(world_->along(spec_->layout.mesh(), axes_), sent, dim, dim, cut_lengths,
+  return all_to_all(world_->along(spec_->layout.mesh(), axes_), sent, dim, dim, split_lengths,
                     join_lengths, {.tensor = text, .op = op_, .module = module_path()})
       .wait();
 }

@@ -18,12 +18,12 @@ namespace intarsia {
 /// COLLECTIVE: `fetch` and `give_back`, all ranks of the mesh, in the same order.
 class Halo {
  public:
-  /// Runs of the dimension, in the order in which they are to lie in the window.
+  /// Runs of the dimension, in the order in which they stand in the window.
   using Runs = std::vector<Range>;
-  /// What the rank at a coordinate needs. It may depend only on the axes that cut the dimension.
+  /// What the rank at a coordinate needs. It may depend only on the axes that shard the dimension.
   using Needs = std::function<Runs(const Coordinate& at)>;
 
-  /// `op` and `spec` are for the bill. REQUIRES: the layout of `spec` cuts `dim`, not in blocks;
+  /// `op` and `spec` are for the bill. REQUIRES: the layout of `spec` shards `dim`, not in blocks;
   /// the world outlives it.
   Halo(World& world, std::string op, const Spec& spec, std::size_t dim, const Needs& needs);
 
@@ -52,7 +52,7 @@ class Halo {
   std::string op_;
   Spec spec_;
   std::size_t dim_;
-  std::vector<std::string> axes_;    // that cut the dimension, the outermost first
+  std::vector<std::string> axes_;    // that shard the dimension, the outermost first
   std::vector<Range> held_;          // by place in the group along them
   std::vector<Runs> needs_;          // likewise
   std::vector<std::size_t> places_;  // of the hosted ranks

@@ -11,7 +11,7 @@
 namespace intarsia {
 namespace {
 
-/// The axes on which an operand is cut and a result is partial: those over which it sums.
+/// The axes on which an operand is sharded and a result is partial: those over which it sums.
 std::vector<std::size_t> summed_axes(const Layout& in, const Layout& out) {
   std::vector<std::size_t> axes;
   for (std::size_t a = 0; a < in.mesh().axes(); ++a) {
@@ -24,13 +24,13 @@ std::vector<std::int64_t> as_vector(const std::vector<std::size_t>& values) {
   return {values.begin(), values.end()};
 }
 
-/// mean over cut dimensions: the sum of this rank's elements, divided by the number of all.
+/// mean over sharded dimensions: the sum of this rank's elements, divided by the number of all.
 void mean_from_sum(const Frame& f, const Question& q, Decision& d) {
   if (summed_axes(d.layouts[0], d.out_layouts[0]).empty()) return;
   const at::ScalarType type =
       f.argument("dtype")->isNone() ? q.in(0).dtype : f.argument("dtype")->toScalarType();
-  if (is_whole(type)) {
-    f.refuse("a mean of whole numbers is not a whole number", "pass a floating dtype");
+  if (is_integral(type)) {
+    f.refuse("a mean of integers is not an integer", "pass a floating dtype");
   }
   const auto dims = q.dims();
   std::int64_t count = 1;
@@ -50,7 +50,7 @@ void mean_from_sum(const Frame& f, const Question& q, Decision& d) {
   };
 }
 
-/// A loss that is a mean over all elements of cut tensors.
+/// A loss that is a mean over all elements of sharded tensors.
 void loss_mean_from_sum(const Frame& f, const Question& q, Decision& d) {
   const bool backward = f.info.base_name.ends_with("_backward");
   const std::size_t self = backward ? 1 : 0;
@@ -70,24 +70,24 @@ void loss_from_sum(const Frame& f, const Question& q, Decision& d) {
   if (q.integer("reduction", 1) != at::Reduction::Mean) return;
   const auto axes = summed_axes(d.layouts[0], d.out_layouts[0]);
   if (axes.empty()) return;
-  Layout terms = d.out_layouts[1];
-  for (const std::size_t a : axes) terms = terms.with(a, Placement::partial());
-  d.out_layouts[1] = terms;
+  Layout partial = d.out_layouts[1];
+  for (const std::size_t a : axes) partial = partial.with(a, Placement::partial());
+  d.out_layouts[1] = partial;
   const auto here = hosted_coordinates(f.lead->world(), f.mesh());
   d.local.arguments.assign(
       here.size(), {{f.place_of("reduction"), static_cast<std::int64_t>(at::Reduction::Sum)}});
-  const Spec summed = d.results[1].specs[0].with(terms);
+  const Spec summed = d.results[1].specs[0].with(partial);
   const PlanPointer plan = f.state().plan(summed, d.results[1].specs[0]->layout);
   d.local.afterwards = [plan, state = &f.state(), name = f.info.name,
                         spec = summed](std::vector<std::vector<at::Tensor>>& results) {
     if (results[1].empty()) return;
     // The sum of weights is all that is sent; it belongs to the op.
-    const Pieces whole = state->move(spec.with(results[1][0].scalar_type()),
+    const Pieces total = state->move(spec.with(results[1][0].scalar_type()),
                                      Pieces(results[1].begin(), results[1].end()), plan,
                                      {.op = name, .implicit = false});
-    for (std::size_t m = 0; m < whole.size(); ++m) {
-      results[1][m] = whole[m];
-      results[0][m] = results[0][m].div(whole[m]);
+    for (std::size_t m = 0; m < total.size(); ++m) {
+      results[1][m] = total[m];
+      results[0][m] = results[0][m].div(total[m]);
     }
   };
 }
@@ -180,10 +180,10 @@ void rows_of_table(const Frame& f, const Question& q, Decision& d) {
   if (summed_axes(d.layouts[0], d.out_layouts[0]).empty()) return;
   const std::size_t dim = rules::table_dim(q).value();
   const auto held = held_rows(f, d.layouts[0], d.in[0]->sizes, dim);
-  const bool whole_shape = f.info.base_name == "gather";  // the index has all dimensions
-  const bool lookup = f.info.base_name == "embedding";    // its dimensions come first
+  const bool all_dims = f.info.base_name == "gather";   // the index has all dimensions
+  const bool lookup = f.info.base_name == "embedding";  // its dimensions come first
   const bool one_row = f.info.base_name == "index_select" && q.in(1).dims() == 0;
-  const auto at = static_cast<std::int64_t>(whole_shape || lookup ? 0 : dim);
+  const auto at = static_cast<std::int64_t>(all_dims || lookup ? 0 : dim);
   d.local.call = [=, index = IndexArgument(f), op = f.info.op](std::size_t m,
                                                                torch::jit::Stack& stack) {
     auto [row, mine] = held[m].find(index.get(stack), 0);

@@ -1,4 +1,4 @@
-// What an op does to the pieces, where that differs from what it does to the whole.
+// What an op does to the pieces, where that differs from what it does to the full tensor.
 #pragma once
 
 #include "tensor/call/decision.h"
@@ -13,7 +13,8 @@ void set_local_form(const Frame& frame, const Rule& rule, const Question& questi
 /// The same for forms that only look at strides: also where the op runs on full tensors.
 void set_form_of_strides(const Frame& frame, const Rule& rule, Decision& decision);
 
-/// LocalForm::scan: each run of a cut dimension by itself, then what all runs before it add up to.
+/// LocalForm::scan: each run of a sharded dimension by itself, then what all runs before it add up
+/// to.
 void set_scan(const Frame& frame, const Question& question, Decision& decision);
 
 /// The same for factories: each rank makes its piece.

@@ -13,23 +13,22 @@ using rules::int_list;
 /// A place in a plane, as the number of its element: moves it to another plane.
 class PlaneMove {
  public:
-  /// `space`: where the plane's dimensions begin; `whole`: sizes of the whole tensor; `local`: of
-  /// the window.
-  PlaneMove(std::vector<Window> windows, const ShardedWindows& cut, std::size_t m,
-            const Shape& whole, at::IntArrayRef local)
+  /// `full`: sizes of the full tensor; `local`: of the window.
+  PlaneMove(std::vector<Window> windows, const ShardedWindows& sharded, std::size_t m,
+            const Shape& full, at::IntArrayRef local)
       : windows_(std::move(windows)) {
     for (const Window& w : windows_) {
-      const Edge* e = cut.edge(w.dim, m);
-      whole_.push_back(whole[w.dim]);
+      const Edge* e = sharded.edge(w.dim, m);
+      full_.push_back(full[w.dim]);
       local_.push_back(local[w.dim]);
       held_.push_back(e != nullptr ? Range{e->before(), e->before() + e->need.size()}
-                                   : Range{0, whole[w.dim]});
+                                   : Range{0, full[w.dim]});
       shift_.push_back(e != nullptr ? e->read.begin : 0);
     }
   }
 
-  at::Tensor to_whole(const at::Tensor& index) const {
-    return move(index, local_, whole_, [&](const at::Tensor& place, std::size_t k) {
+  at::Tensor to_full(const at::Tensor& index) const {
+    return move(index, local_, full_, [&](const at::Tensor& place, std::size_t k) {
       const at::Tensor moved = place + shift_[k];
       // Where all that a window reads is -inf, its first place counts, which is not in padding.
       return shift_[k] < 0 ? at::where(moved.lt(0), moved.remainder(windows_[k].dilation), moved)
@@ -38,15 +37,15 @@ class PlaneMove {
   }
 
   at::Tensor to_local(const at::Tensor& index, std::string_view op) const {
-    return move(index, whole_, local_, [&](const at::Tensor& place, std::size_t k) {
+    return move(index, full_, local_, [&](const at::Tensor& place, std::size_t k) {
       const at::Tensor moved = place - shift_[k];
       if (moved.is_cpu()) {
         const auto [least, most] = moved.aminmax();
         TORCH_CHECK_INDEX(least.item<std::int64_t>() >= held_[k].begin &&
                               most.item<std::int64_t>() < held_[k].end,
-                          "[", op, "] indices lie outside of the windows of their elements, and ",
-                          "the dimensions of space are cut; pass those that the forward gave, or ",
-                          "redistribute so that batch or channels are cut");
+                          "[", op, "] indices are outside of the windows of their elements, and ",
+                          "the dimensions of space are sharded; pass those that the forward ",
+                          "gave, or redistribute so that batch or channels are sharded");
       }
       return moved;
     });
@@ -69,9 +68,9 @@ class PlaneMove {
   }
 
   std::vector<Window> windows_;
-  Sizes whole_;
+  Sizes full_;
   Sizes local_;
-  Sizes shift_;              // from places in the window to those in the whole
+  Sizes shift_;              // from places in the window to those in the full tensor
   std::vector<Range> held_;  // of the window, what is not padding
 };
 
@@ -84,13 +83,13 @@ at::Scalar lowest(at::ScalarType dtype) {
 }
 
 /// By how much the means of one rank are larger than those over all taps of a kernel, where its
-/// windows end outside of the whole; undefined where none do.
+/// windows end outside of the full tensor; undefined where none do.
 at::Tensor mean_factors(const Question& q, const std::vector<Window>& windows, const Shape& sizes,
-                        const Shape& result_sizes, const ShardedWindows& cut, std::size_t m) {
+                        const Shape& result_sizes, const ShardedWindows& sharded, std::size_t m) {
   const bool with_padding = q.flag("count_include_pad");
   at::Tensor out;
   for (const Window& w : windows) {
-    const Edge* e = cut.edge(w.dim, m);
+    const Edge* e = sharded.edge(w.dim, m);
     const Range result = e != nullptr ? e->result : Range{0, result_sizes[w.dim]};
     const std::int64_t size = sizes[w.dim];
     std::vector<double> factors;
@@ -121,9 +120,9 @@ at::Tensor scaled(const at::Tensor& t, const at::Tensor& factors) {
 
 /// What forward and backward of a pool on windows have in common.
 struct PoolForm {
-  PoolForm(const Frame& f, const Question& q, const ShardedWindows& cut, const Shape& input,
+  PoolForm(const Frame& f, const Question& q, const ShardedWindows& sharded, const Shape& input,
            const Shape& result)
-      : cut(cut),
+      : sharded(sharded),
         windows(rules::windows(q)),
         input(input),
         op(f.info.op),
@@ -132,13 +131,13 @@ struct PoolForm {
     const std::size_t n = windows.size();
     Sizes given = int_list(q, "padding", n);
     given.resize(n, 0);
-    padding = cut.without_padding(given, windows[0].dim);
+    padding = sharded.without_padding(given, windows[0].dim);
     if (is_max || !q.arg("divisor_override")->isNone()) return;
     divisor_at = f.place_of("divisor_override");
     for (const Window& w : windows) divisor *= w.taps;
     const std::size_t members = hosted_coordinates(f.lead->world(), f.mesh()).size();
     for (std::size_t m = 0; m < members; ++m) {
-      factors.push_back(mean_factors(q, windows, input, result, cut, m));
+      factors.push_back(mean_factors(q, windows, input, result, sharded, m));
     }
   }
 
@@ -152,10 +151,10 @@ struct PoolForm {
   }
 
   PlaneMove plane(std::size_t m, at::IntArrayRef window) const {
-    return PlaneMove(windows, cut, m, input, window);
+    return PlaneMove(windows, sharded, m, input, window);
   }
 
-  ShardedWindows cut;
+  ShardedWindows sharded;
   std::vector<Window> windows;
   Shape input;
   c10::OperatorHandle op;
@@ -171,13 +170,13 @@ struct PoolForm {
 }  // namespace
 
 void set_pool(const Frame& f, const Question& q, const std::vector<Shape>& sizes, Decision& d) {
-  const ShardedWindows cut(f, rules::windows(q), d.in[0].with(d.layouts[0]), d.out_layouts[0],
-                           sizes[0]);
-  if (cut.empty()) return;
+  const ShardedWindows sharded(f, rules::windows(q), d.in[0].with(d.layouts[0]), d.out_layouts[0],
+                               sizes[0]);
+  if (sharded.empty()) return;
   d.local.runs_empty = true;
-  d.local.beforehand = [cut](std::vector<Pieces>& in) { in[0] = cut.fetch(in[0]); };
+  d.local.beforehand = [sharded](std::vector<Pieces>& in) { in[0] = sharded.fetch(in[0]); };
   const auto out_sizes = local_shapes(f, d.out_layouts[0], sizes[0]);
-  d.local.call = [out_sizes, form = PoolForm(f, q, cut, d.in[0]->sizes, sizes[0])](
+  d.local.call = [out_sizes, form = PoolForm(f, q, sharded, d.in[0]->sizes, sizes[0])](
                      std::size_t m, torch::jit::Stack& stack) {
     const at::Tensor window = stack[0].toTensor();
     if (!has_elements(out_sizes[m])) {
@@ -186,12 +185,12 @@ void set_pool(const Frame& f, const Question& q, const std::vector<Shape>& sizes
       return replace_stack(stack, none);
     }
     const at::Scalar fill = form.is_max ? lowest(window.scalar_type()) : at::Scalar(0);
-    const at::Tensor x = form.cut.padded(window, m, fill);
+    const at::Tensor x = form.sharded.padded(window, m, fill);
     stack[0] = x;
     form.set_arguments(stack);
     form.op.callBoxed(&stack);
     if (form.is_max) {
-      stack[1] = form.plane(m, x.sizes()).to_whole(stack[1].toTensor());
+      stack[1] = form.plane(m, x.sizes()).to_full(stack[1].toTensor());
     } else {
       stack[0] = form.rescaled(stack[0].toTensor(), m);
     }
@@ -199,21 +198,21 @@ void set_pool(const Frame& f, const Question& q, const std::vector<Shape>& sizes
 }
 
 void set_pool_backward(const Frame& f, const Question& q, Decision& d) {
-  const ShardedWindows cut(f, rules::windows(q), d.in[1].with(d.layouts[1]), d.layouts[0],
-                           d.in[0]->sizes);
-  if (cut.empty()) return;
+  const ShardedWindows sharded(f, rules::windows(q), d.in[1].with(d.layouts[1]), d.layouts[0],
+                               d.in[0]->sizes);
+  if (sharded.empty()) return;
   d.local.runs_empty = true;
   const auto indices = argument_index(f.info.op.schema(), "indices");
   d.local.call = [indices, name = f.info.name,
-                  form = PoolForm(f, q, cut, d.in[1]->sizes, d.in[0]->sizes)](
+                  form = PoolForm(f, q, sharded, d.in[1]->sizes, d.in[0]->sizes)](
                      std::size_t m, torch::jit::Stack& stack) {
     const at::Tensor grad = stack[0].toTensor();
     const at::Tensor piece = stack[1].toTensor();
     if (grad.numel() == 0) {
-      const Sizes sizes = form.cut.sizes(piece.sizes(), m, false);
+      const Sizes sizes = form.sharded.sizes(piece.sizes(), m, false);
       return replace_stack(stack, {at::zeros(sizes, grad.options())});
     }
-    const at::Tensor window = form.cut.blank(piece, m);
+    const at::Tensor window = form.sharded.blank(piece, m);
     stack[0] = form.rescaled(grad, m);
     stack[1] = window;
     form.set_arguments(stack);
@@ -222,10 +221,10 @@ void set_pool_backward(const Frame& f, const Question& q, Decision& d) {
       index = form.plane(m, window.sizes()).to_local(index.toTensor(), name);
     }
     form.op.callBoxed(&stack);
-    stack[0] = form.cut.stripped(stack[0].toTensor(), m);
+    stack[0] = form.sharded.stripped(stack[0].toTensor(), m);
   };
-  d.local.afterwards = [cut](std::vector<std::vector<at::Tensor>>& results) {
-    const Pieces home = cut.give_back(Pieces(results[0].begin(), results[0].end()));
+  d.local.afterwards = [sharded](std::vector<std::vector<at::Tensor>>& results) {
+    const Pieces home = sharded.give_back(Pieces(results[0].begin(), results[0].end()));
     results[0].assign(home.begin(), home.end());
   };
 }

@@ -1,4 +1,4 @@
-// Running sums and products along a cut dimension.
+// Running sums and products along a sharded dimension.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ Combine combine_of(std::string_view op) {
   return [](const at::Tensor& a, const at::Tensor& b) { return at::logaddexp(a, b); };
 }
 
-/// A run of the dimension, and where its last element comes to lie when all ranks' are joined.
+/// A run of the dimension, and the place of its last element among those of all runs, rank by rank.
 struct Run {
   Range range;
   std::int64_t place = 0;
@@ -75,15 +75,15 @@ std::vector<at::Tensor> gather_lasts(TensorState& state, const Spec& spec,
 
 void set_scan(const Frame& f, const Question& q, Decision& d) {
   if (q.in(0).dims() == 0) return;
-  const std::size_t cut_dim = q.dim();
+  const std::size_t sharded_dim = q.dim();
   const Layout& layout = d.layouts[0];
-  const AxisList cuts = layout.axes_of(static_cast<int>(cut_dim));
-  if (cuts.empty()) return;
-  const Places places(f.mesh(), cuts);
-  const auto dim = static_cast<std::int64_t>(cut_dim);
+  const AxisList axes = layout.axes_of(static_cast<int>(sharded_dim));
+  if (axes.empty()) return;
+  const Places places(f.mesh(), axes);
+  const auto dim = static_cast<std::int64_t>(sharded_dim);
   std::vector<Scanned> here;
   for (const Coordinate& at : hosted_coordinates(f.lead->world(), f.mesh())) {
-    here.push_back(scanned(layout, d.in[0]->sizes, cut_dim, places, at));
+    here.push_back(scanned(layout, d.in[0]->sizes, sharded_dim, places, at));
   }
   d.local.call = [here, dim, has_out = f.info.has_out, op = f.info.op](std::size_t m,
                                                                        torch::jit::Stack& stack) {
@@ -105,20 +105,24 @@ void set_scan(const Frame& f, const Question& q, Decision& d) {
     }
   };
   d.local.afterwards =
-      [here, dim, cut_axes = places.names(), spec = d.in[0].with(layout), state = &f.state(),
+      [here, dim, axis_names = places.names(), spec = d.in[0].with(layout), state = &f.state(),
        name = f.info.name,
        combine = combine_of(f.info.base_name)](std::vector<std::vector<at::Tensor>>& results) {
         std::vector<at::Tensor> lasts;
         std::vector<std::int64_t> counts;
         for (std::size_t m = 0; m < here.size(); ++m) {
           const at::Tensor& piece = results[0][m];
-          std::vector<std::int64_t> ends;
+          // Not by index_select, which torch has no meta kernel of in C++: simulated worlds.
+          std::vector<at::Tensor> ends;
           std::int64_t end = 0;
-          for (const Range& r : here[m].own) ends.push_back((end += r.size()) - 1);
-          lasts.push_back(piece.index_select(dim, at::tensor(ends, at::kLong).to(piece.device())));
+          for (const Range& r : here[m].own) {
+            end += r.size();
+            ends.push_back(piece.narrow(dim, end - 1, 1));
+          }
+          lasts.push_back(ends.empty() ? piece.narrow(dim, 0, 0) : at::cat(ends, dim));
           counts.insert(counts.end(), here[m].counts.begin(), here[m].counts.end());
         }
-        const auto joined = gather_lasts(*state, spec, cut_axes, dim, lasts, counts, name);
+        const auto joined = gather_lasts(*state, spec, axis_names, dim, lasts, counts, name);
         for (std::size_t m = 0; m < here.size(); ++m) {
           std::map<std::int64_t, at::Tensor> before;  // by where a run begins
           std::optional<at::Tensor> so_far;

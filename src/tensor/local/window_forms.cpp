@@ -14,15 +14,15 @@ namespace {
 
 void pad(const Frame& f, const Question& q, const std::vector<Shape>& sizes, Decision& d) {
   const std::vector<Window> windows = rules::windows(q);
-  const ShardedWindows cut(f, windows, d.in[0].with(d.layouts[0]), d.out_layouts[0], sizes[0]);
-  if (cut.empty()) return;
+  const ShardedWindows sharded(f, windows, d.in[0].with(d.layouts[0]), d.out_layouts[0], sizes[0]);
+  if (sharded.empty()) return;
   d.local.runs_empty = true;
-  d.local.beforehand = [cut](std::vector<Pieces>& in) { in[0] = cut.fetch(in[0]); };
+  d.local.beforehand = [sharded](std::vector<Pieces>& in) { in[0] = sharded.fetch(in[0]); };
   const std::size_t members = hosted_coordinates(f.lead->world(), f.mesh()).size();
   for (std::size_t m = 0; m < members; ++m) {
     Sizes widths = q.arg("pad")->toIntVector();
     for (const Window& w : windows) {
-      const Edge* e = cut.edge(w.dim, m);
+      const Edge* e = sharded.edge(w.dim, m);
       if (e == nullptr) continue;
       const std::size_t at = 2 * (sizes[0].size() - 1 - w.dim);
       widths[at] = e->before();
@@ -74,7 +74,7 @@ void roll(const Frame& f, const Question& q, Decision& d) {
   for (const std::size_t dim : dims) {
     if (rules::shift_of(q, dim) != 0) shifted.push_back(dim);
   }
-  const auto cut =
+  const auto sharded =
       move_along(f, shifted, d, [&](std::size_t dim, const Range& result) -> Halo::Runs {
         const std::int64_t size = sizes[dim];
         const std::int64_t begin = (result.begin - rules::shift_of(q, dim) + size) % size;
@@ -85,7 +85,7 @@ void roll(const Frame& f, const Question& q, Decision& d) {
   // A shift by a multiple of the size is none, on pieces of any size.
   Sizes shifts = q.arg("shifts")->toIntVector();
   for (std::size_t i = 0; i < dims.size(); ++i) {
-    const bool fetched = std::find(cut.begin(), cut.end(), dims[i]) != cut.end();
+    const bool fetched = std::find(sharded.begin(), sharded.end(), dims[i]) != sharded.end();
     if (fetched || rules::shift_of(q, dims[i]) == 0) shifts[i] = 0;
   }
   if (shifts == q.arg("shifts")->toIntVector()) return;

@@ -14,8 +14,8 @@ at::Tensor stand_in(const at::Tensor& plain) {
 
 at::Tensor tiny(const at::Tensor& piece, bool keeps_rows) {
   std::vector<std::int64_t> sizes = piece.sizes().vec();
-  const std::size_t cut = sizes.size() - (keeps_rows && !sizes.empty() ? 1 : 0);
-  for (std::size_t d = 0; d < cut; ++d) sizes[d] = std::min<std::int64_t>(sizes[d], 1);
+  const std::size_t shrunk = sizes.size() - (keeps_rows && !sizes.empty() ? 1 : 0);
+  for (std::size_t d = 0; d < shrunk; ++d) sizes[d] = std::min<std::int64_t>(sizes[d], 1);
   return at::zeros(sizes, piece.options().device(at::kCPU));
 }
 

@@ -16,7 +16,7 @@
 namespace intarsia {
 namespace {
 
-constexpr std::int64_t kWhole = 64 * 1024;
+constexpr std::int64_t kMostBytes = 64 * 1024;  // that are hashed of a tensor
 
 std::uint64_t hash_kind(const at::Tensor& t) {
   std::uint64_t h = static_cast<std::uint64_t>(t.scalar_type());
@@ -95,14 +95,14 @@ std::uint64_t content_hash(const at::Tensor& t) {
   if (t.layout() != at::kStrided || !t.device().is_cpu() || t.numel() == 0 || t.is_conj() ||
       t.is_neg() || t._is_zerotensor())
     return h;
-  if (static_cast<std::int64_t>(t.nbytes()) <= kWhole) return hash_bytes(h, t.contiguous());
+  if (static_cast<std::int64_t>(t.nbytes()) <= kMostBytes) return hash_bytes(h, t.contiguous());
   // Every n-th index of the longest dimension, so that about 64 KiB are read.
   std::int64_t longest = 0;
   for (std::int64_t d = 1; d < t.dim(); ++d) {
     if (t.size(d) > t.size(longest)) longest = d;
   }
   const std::int64_t step = std::min<std::int64_t>(
-      t.size(longest), (static_cast<std::int64_t>(t.nbytes()) + kWhole - 1) / kWhole);
+      t.size(longest), (static_cast<std::int64_t>(t.nbytes()) + kMostBytes - 1) / kMostBytes);
   return hash_bytes(h, t.slice(longest, 0, t.size(longest), step).contiguous());
 }
 

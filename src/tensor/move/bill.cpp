@@ -29,13 +29,13 @@ bool is_same_entry(const BillEntry& a, const BillEntry& b) {
 
 std::string transition_text(const Step& step) {
   bool reduces = false;
-  bool cuts = false;
+  bool shards = false;
   for (const std::int8_t a : step.axes) {
     const auto axis = static_cast<std::size_t>(a);
     reduces = reduces || step.before.placement(axis).is_partial();
-    cuts = cuts || step.after.placement(axis).is_shard();
+    shards = shards || step.after.placement(axis).is_shard();
   }
-  return concat(reduces ? "P" : "S", "->", cuts ? "S" : "R");
+  return concat(reduces ? "P" : "S", "->", shards ? "S" : "R");
 }
 
 std::string_view module_path() { return t_module; }
@@ -77,7 +77,7 @@ void BillBook::charge(const Spec& spec, const Route& route, const Reason& reason
       const std::string text =
           concat('[', reason.op, "] ", backward ? "backward " : "", "moves ", entry.tensor, " on ",
                  mesh, " over ", entry.axis, " (", entry.transition, ", ",
-                 reason.fallback ? "the op has no rule and runs on whole tensors" : "to run the op",
+                 reason.fallback ? "the op has no rule and runs on full tensors" : "to run the op",
                  "); redistribute(tensor, \"", plan.to.placements_text(),
                  "\") before it says so in code, or choose another layout");
       if (now == Communication::explicit_only) throw ValueError(text + "; mode explicit_only");

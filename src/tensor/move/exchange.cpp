@@ -33,11 +33,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   Exchange(BufferPool& pool, std::vector<Moving> moving) : pool_(pool), moving_(std::move(moving)) {
     std::int64_t bytes = 0;
     for (Moving& t : moving_) {
-      const bool reduces = t.step->terms > 1;
+      const bool reduces = t.step->partial_count > 1;
       for (std::size_t m = 0; m < t.old.size(); ++m) {
         t.type = t.old[m].scalar_type();
         t.old[m] = flat::plain(t.old[m]);
-        if (reduces) t.old[m] = to_term(t.old[m], t.step->how).contiguous();
+        if (reduces) t.old[m] = to_partial(t.old[m], t.step->how).contiguous();
         bytes += static_cast<std::int64_t>(t.old[m].nbytes()) +
                  elements(t.step->members[m].after) * t.old[m].element_size();
       }
@@ -136,10 +136,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     return out;
   }
 
-  /// Where terms of a member's new piece are collected, a row for each; or the piece itself.
+  /// Where the partial values of a member's new piece are collected, a row for each; or the piece
+  /// itself.
   at::Tensor rows(Moving& t, std::size_t m) {
     const std::int64_t count = elements(route(t, m).after);
-    if (t.step->terms > 1) return lend(t.step->terms * count);
+    if (t.step->partial_count > 1) return lend(t.step->partial_count * count);
     return at::empty({count}, t.old[m].options());
   }
 
@@ -150,8 +151,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   }
 
   std::int64_t row_of(const Moving& t, std::size_t m, std::size_t from) const {
-    if (t.step->terms == 1) return 0;
-    return route(t, m).term[from] * elements(route(t, m).after);
+    if (t.step->partial_count == 1) return 0;
+    return route(t, m).partial_index[from] * elements(route(t, m).after);
   }
 
   void keep_own(std::size_t m) {
@@ -189,15 +190,16 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     for (Moving& t : moving_) {
       for (std::size_t m = 0; m < members_; ++m) {
         const at::IntArrayRef sizes = to_ref(route(t, m).after);
-        if (t.step->terms == 1) {
+        if (t.step->partial_count == 1) {
           t.made[m] = t.made[m].view(sizes);
           continue;
         }
         const std::int64_t count = elements(route(t, m).after);
-        const at::Tensor rows = t.made[m].view({t.step->terms, count});
-        const Tensors terms = has_values(rows) ? rows.unbind(0) : Tensors{rows[0]};
-        t.made[m] =
-            from_terms(combine(terms, t.step->how), t.step->how, t.step->terms, t.type).view(sizes);
+        const at::Tensor rows = t.made[m].view({t.step->partial_count, count});
+        const Tensors partials = has_values(rows) ? rows.unbind(0) : Tensors{rows[0]};
+        t.made[m] = from_partials(combine(partials, t.step->how), t.step->how,
+                                  t.step->partial_count, t.type)
+                        .view(sizes);
       }
       out.push_back(std::move(t.made));
     }
@@ -207,16 +209,16 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     return out;
   }
 
-  /// The same in parts, one after the other, so that buffers are small. Terms are combined as they
-  /// come.
+  /// The same in parts, one after the other, so that buffers are small. Partial values are combined
+  /// as they come.
   std::vector<Tensors> in_parts(std::int64_t chunks, const Asker& asker) {
     Moving& t = moving_[0];
     for (std::size_t m = 0; m < members_; ++m) {
       const MemberRoute& r = route(t, m);
       t.made.push_back(at::empty({elements(r.after)}, t.old[m].options()));
-      if (t.step->terms > 1) {
-        const Layout& terms = t.step->step->before;  // has their kind on some axis
-        t.made[m].copy_(neutral_piece(Shape{elements(r.after)}, terms, t.old[m].options()));
+      if (t.step->partial_count > 1) {
+        const Layout& before = t.step->step->before;  // partial on some axis
+        t.made[m].copy_(neutral_piece(Shape{elements(r.after)}, before, t.old[m].options()));
       }
       copy_blocks(t, m, r.to[r.me].blocks, t.old[m], r.before, &Block::in_old, 0);
     }
@@ -263,7 +265,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::vector<Tensors> out(1);
     for (std::size_t m = 0; m < members_; ++m) {
       at::Tensor made = t.made[m];
-      if (t.step->terms > 1) made = from_terms(made, t.step->how, t.step->terms, t.type);
+      if (t.step->partial_count > 1)
+        made = from_partials(made, t.step->how, t.step->partial_count, t.type);
       out[0].push_back(made.view(to_ref(route(t, m).after)));
     }
     held_ = {};
@@ -277,7 +280,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     for (const Block& b : blocks) {
       at::Tensor to = block_of(t.made[m], b.sizes, route(t, m).after, b.in_new);
       const at::Tensor next = block_of(from, b.sizes, sizes, at + b.*place);
-      if (t.step->terms > 1) {
+      if (t.step->partial_count > 1) {
         combine_into(to, next, t.step->how.reduction());
       } else {
         to.copy_(next);

@@ -62,24 +62,24 @@ at::Tensor slice(const at::Tensor& piece, const MemberRoute& m) {
   return made;
 }
 
-/// A term of what the rank holds: its part with nothing around it; and where the value was whole,
-/// the value on the first rank, and nothing on the others.
-at::Tensor make_term(const at::Tensor& piece, const MemberRoute& m, const Step& step,
-                     const Coordinate& at) {
-  at::Tensor term = piece;
+/// The partial value that a rank makes of what it holds: its part, with neutral values around it.
+/// Along an axis that was replicated, the first rank keeps the value and others get a neutral one.
+at::Tensor make_partial(const at::Tensor& piece, const MemberRoute& m, const Step& step,
+                        const Coordinate& at) {
+  at::Tensor partial = piece;
   if (m.before != m.after || m.to[0].count != elements(m.after)) {
     const at::Tensor old = flat::plain(piece);
-    term = neutral_piece(m.after, step.after, old.options());
-    bring(term, old, m);
+    partial = neutral_piece(m.after, step.after, old.options());
+    bring(partial, old, m);
   }
   for (const std::int8_t a : step.axes) {
     const auto axis = static_cast<std::size_t>(a);
     if (step.before.placement(axis).is_replicate() && step.after.placement(axis).is_partial() &&
         at[axis] > 0) {
-      term = neutral_term(term, step.after.placement(axis));
+      partial = neutral_partial(partial, step.after.placement(axis));
     }
   }
-  return term;
+  return partial;
 }
 
 Tensors run_local(const World& world, const StepRoute& s, Tensors pieces) {
@@ -88,8 +88,9 @@ Tensors run_local(const World& world, const StepRoute& s, Tensors pieces) {
   for (const std::int64_t rank : world.hosted()) {
     const auto at = s.step->before.mesh().coordinate_of(rank);
     if (!at) continue;
-    pieces[m] = s.step->kind == StepKind::slice ? slice(pieces[m], s.members[m])
-                                                : make_term(pieces[m], s.members[m], *s.step, *at);
+    pieces[m] = s.step->kind == StepKind::slice
+                    ? slice(pieces[m], s.members[m])
+                    : make_partial(pieces[m], s.members[m], *s.step, *at);
     ++m;
   }
   return pieces;
@@ -98,7 +99,7 @@ Tensors run_local(const World& world, const StepRoute& s, Tensors pieces) {
 /// Whether ranks reduce equal parts that follow each other in the old piece: what backends call a
 /// reduce-scatter.
 bool is_plain_scatter(const StepRoute& s) {
-  if (s.step->kind != StepKind::reduce_scatter || s.terms != s.comm->size()) return false;
+  if (s.step->kind != StepKind::reduce_scatter || s.partial_count != s.comm->size()) return false;
   return std::all_of(s.members.begin(), s.members.end(), [](const MemberRoute& m) {
     return m.sends_in_place && m.lands_in_place &&
            std::all_of(m.to.begin(), m.to.end(),

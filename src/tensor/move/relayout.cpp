@@ -8,7 +8,7 @@ namespace intarsia {
 void check_mesh(std::string_view where, const Layout& layout, const Mesh& mesh) {
   if (layout.mesh() != mesh) {
     fail<ValueError>(
-        where, "the tensor lies on ", mesh, ", not on ", layout.mesh(),
+        where, "the tensor is on ", mesh, ", not on ", layout.mesh(),
         "; redistribute_between() moves it there, full() and distribute() also with gradients");
   }
 }

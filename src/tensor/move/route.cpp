@@ -16,6 +16,9 @@ struct Overlap {
   std::int64_t length;
 };
 
+/// The old runs [0,2) and [4,6) and the new run [0,8) share two: {in_old 0, in_new 0, in_part 0,
+/// length 2} and {2, 4, 2, 2}, since 4 and 5 stand after 0 and 1 in the old piece and in the part,
+/// and after 0 to 3 in the new piece.
 std::vector<Overlap> overlaps(std::span<const Range> old, std::span<const Range> next) {
   std::vector<Overlap> out;
   std::int64_t old_at = 0;
@@ -44,7 +47,7 @@ std::int64_t product(const Shape& sizes) {
   return n;
 }
 
-/// Whether a block of these sizes lies in one run of memory of a piece.
+/// Whether a block of these sizes is one run of memory in a piece.
 bool is_run(const Shape& block, const Shape& piece) {
   std::size_t d = 0;
   while (d < block.size() && block[d] == 1) ++d;
@@ -78,23 +81,23 @@ MemberRoute exchange_route(const Step& step, const Shape& shape, const Coordinat
     if (group[j] == at) out.me = j;
     out.to.push_back(shared_part(held, boxes(step.after, shape, group[j])));
     out.from.push_back(shared_part(boxes(step.before, shape, group[j]), wanted));
-    std::int64_t term = 0;
+    std::int64_t index = 0;
     for (const std::int8_t a : reduced) {
       const auto axis = static_cast<std::size_t>(a);
-      term = term * mesh.size(axis) + group[j][axis];
+      index = index * mesh.size(axis) + group[j][axis];
     }
-    out.term.push_back(term);
+    out.partial_index.push_back(index);
   }
   out.sends_in_place = in_order(out.to, out.before, &Block::in_old);
   if (reduced.empty()) {
     out.lands_in_place = in_order(out.from, out.after, &Block::in_new);
   } else {
-    // Every term is one part, so that what arrives is a row for each.
-    const std::int64_t whole = product(out.after);
+    // Where every part is all of a partial value, and in order, what arrives is a row for each.
+    const std::int64_t all = product(out.after);
     out.lands_in_place = true;
     for (std::size_t j = 0; j < out.from.size(); ++j) {
-      out.lands_in_place = out.lands_in_place && out.from[j].count == whole &&
-                           out.term[j] == static_cast<std::int64_t>(j);
+      out.lands_in_place = out.lands_in_place && out.from[j].count == all &&
+                           out.partial_index[j] == static_cast<std::int64_t>(j);
     }
   }
   return out;
@@ -133,7 +136,7 @@ StepRoute step_route(World& world, const Plan& plan, const Step& step) {
   }
   for (const std::int8_t a : reduced) {
     out.how = step.before.placement(static_cast<std::size_t>(a));
-    out.terms *= mesh.size(static_cast<std::size_t>(a));
+    out.partial_count *= mesh.size(static_cast<std::size_t>(a));
   }
   for (const std::int64_t rank : world.hosted()) {
     const auto at = mesh.coordinate_of(rank);
@@ -144,7 +147,7 @@ StepRoute step_route(World& world, const Plan& plan, const Step& step) {
     Step here = step;
     if (!step.communicates()) here.axes.clear();  // a rank by itself
     if (step.kind == StepKind::make_partial) {
-      // Where the part that a rank holds stands in its term.
+      // Where the part that a rank holds stands in its partial value.
       const Boxes held = boxes(step.before, plan.shape, *at);
       const Boxes wanted = boxes(step.after, plan.shape, *at);
       MemberRoute m;
@@ -209,6 +212,8 @@ Part shared_part(const Boxes& old, const Boxes& next) {
 namespace {
 
 /// Calls `visit(start, sizes)` for the boxes that make up the flat range [begin, end) of an array.
+/// [2, 9) of 3x4 elements is the end of row 0, row 1 and the beginning of row 2: (0,2) with 1x2
+/// elements, (1,0) with 1x4 and (2,0) with 1x1.
 template <class Visit>
 void for_each_box(const Shape& sizes, std::int64_t begin, std::int64_t end, const Visit& visit) {
   Shape start = sizes;
@@ -220,19 +225,19 @@ void for_each_box(const Shape& sizes, std::int64_t begin, std::int64_t end, cons
     const std::int64_t row = strides[d];
     const std::int64_t first = lo / row;
     const std::int64_t last = (hi - 1) / row;
-    const bool whole_first = lo % row == 0;
-    const bool whole_last = hi % row == 0;
+    const bool full_first = lo % row == 0;
+    const bool full_last = hi % row == 0;
     const auto part = [&](std::int64_t from, std::int64_t count, std::int64_t a, std::int64_t b) {
       start[d] = from;
       length[d] = count;
       self(self, d + 1, a, b);
     };
     if (first == last) return part(first, 1, lo - first * row, hi - first * row);
-    if (!whole_first) part(first, 1, lo - first * row, row);
-    const std::int64_t middle = whole_first ? first : first + 1;
-    const std::int64_t stop = whole_last ? last + 1 : last;
+    if (!full_first) part(first, 1, lo - first * row, row);
+    const std::int64_t middle = full_first ? first : first + 1;
+    const std::int64_t stop = full_last ? last + 1 : last;
     if (middle < stop) part(middle, stop - middle, 0, row);
-    if (!whole_last) part(last, 1, 0, hi - last * row);
+    if (!full_last) part(last, 1, 0, hi - last * row);
   };
   down(down, 0, begin, end);
 }
@@ -247,7 +252,7 @@ std::vector<Block> blocks_within(const Part& part, std::int64_t begin, std::int6
   const Shape new_strides = strides_of(new_sizes);
   for_each_box(part.sizes, begin, end, [&](const Shape& start, const Shape& length) {
     for (const Block& b : part.blocks) {
-      Block cut = b;
+      Block clipped = b;
       std::int64_t rest = b.in_part;
       bool empty = false;
       for (std::size_t d = 0; d < start.size(); ++d) {
@@ -256,13 +261,13 @@ std::vector<Block> blocks_within(const Part& part, std::int64_t begin, std::int6
         const std::int64_t lo = std::max(first, start[d]);
         const std::int64_t hi = std::min(first + b.sizes[d], start[d] + length[d]);
         empty = empty || lo >= hi;
-        cut.sizes[d] = hi - lo;
-        cut.in_old += (lo - first) * old_strides[d];
-        cut.in_new += (lo - first) * new_strides[d];
-        cut.in_part += (lo - first) * strides[d];
+        clipped.sizes[d] = hi - lo;
+        clipped.in_old += (lo - first) * old_strides[d];
+        clipped.in_new += (lo - first) * new_strides[d];
+        clipped.in_part += (lo - first) * strides[d];
       }
-      cut.in_part -= begin;
-      if (!empty) out.push_back(cut);
+      clipped.in_part -= begin;
+      if (!empty) out.push_back(clipped);
     }
   });
   return out;
@@ -272,7 +277,7 @@ bool in_order(std::span<const Part> parts, const Shape& sizes, std::int64_t Bloc
   std::int64_t at = 0;
   for (const Part& p : parts) {
     for (const Block& b : p.blocks) {
-      // Several blocks of one part follow each other only where whole rows do.
+      // Several blocks of one part follow each other only where entire rows do.
       if (b.*place != at || !is_run(b.sizes, sizes) || !is_run(b.sizes, p.sizes)) return false;
       at += product(b.sizes);
     }
@@ -296,7 +301,8 @@ std::int64_t place_of(const Mesh& mesh, const Coordinate& at) {
   return place;
 }
 
-/// Whether the rank at `at` is one of those that serve, along the axes that cut nothing.
+/// Whether the rank at `at` is one of those that serve: it has the coordinates of `replica` along
+/// all axes that do not shard.
 bool serves(const Layout& from, const Coordinate& at, const Coordinate& replica) {
   for (std::size_t a = 0; a < at.size(); ++a) {
     if (!from.placement(a).is_shard() && at[a] != replica[a]) return false;
@@ -331,7 +337,7 @@ MemberRoute route_between(const Layout& from, const Layout& to, const Shape& sha
     out.to.push_back(std::move(sent));
     out.from.push_back(std::move(received));
   }
-  out.term.assign(everyone.size(), 0);
+  out.partial_index.assign(everyone.size(), 0);
   return out;
 }
 

@@ -31,34 +31,45 @@ struct Part {
   std::vector<Block> blocks;
 };
 
-/// The elements that both hold.
+/// The elements that both hold. Example in two dimensions: old [4,8)x[0,6) and new [0,8)x[2,4)
+/// share [4,8)x[2,4), one block of 4x2 elements. Its first one, (4,2), is number 0*6 + 2 = 2 of the
+/// old piece, whose rows have 6 elements, and number 4*2 + 0 = 8 of the new one, whose rows have 2.
 Part shared_part(const Boxes& old, const Boxes& next);
 
 /// The blocks of the elements [begin, end) of a part; `in_part` counts from `begin`.
 std::vector<Block> blocks_within(const Part& part, std::int64_t begin, std::int64_t end,
                                  const Shape& old_sizes, const Shape& new_sizes);
 
-/// What one hosted rank does in an exchange.
+/// What one hosted rank does in an exchange. Example: 7 elements go from S(0) over ranks 0 and 1,
+/// which hold [0,4) and [4,7), to S(0) over ranks 0 to 2, which get [0,3), [3,6) and [6,7). Rank 0
+/// keeps 0, 1 and 2 and sends 3 to rank 1; rank 1 keeps 4 and 5 and sends 6 to rank 2; rank 2 had
+/// no elements. Rank 1 has before = {3}, after = {3}, me = 1 and these parts:
+///
+///     to[0]    none
+///     to[1]    4 and 5   in_old 0, in_new 1   (from[1] is the same)
+///     to[2]    6         in_old 2, in_new 0   in_new counts in the new piece of rank 2
+///     from[0]  3         in_old 3, in_new 0   in_old counts in the old piece of rank 0
+///     from[2]  none
 struct MemberRoute {
   Shape before;  ///< sizes of its old piece
   Shape after;   ///< and of its new one
   std::size_t me = 0;
   std::vector<Part> to;    ///< by place in the group; to itself: what it keeps
   std::vector<Part> from;  ///< likewise
-  /// The old piece is, as it lies in memory, the parts to send one after the other.
+  /// The old piece, as it is stored, is the parts to send, one after the other.
   bool sends_in_place = false;
   /// The new piece is the parts that come, one after the other.
   bool lands_in_place = false;
-  /// Which term of the reduction comes from each rank.
-  std::vector<std::int64_t> term;
+  /// Which partial value of the reduction comes from each rank.
+  std::vector<std::int64_t> partial_index;
 };
 
 struct StepRoute {
   const Step* step = nullptr;
   std::optional<Comm> comm;
   std::vector<MemberRoute> members;
-  Placement how;           ///< of what is reduced
-  std::int64_t terms = 1;  ///< how many terms are
+  Placement how;                   ///< of what is reduced
+  std::int64_t partial_count = 1;  ///< how many partial values make a value
   bool even = false;  ///< all ranks of each group hold equally many elements, and all are needed
   std::uint64_t bytes = 0;  ///< of the hosted ranks' old pieces
 };

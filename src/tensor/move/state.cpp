@@ -77,9 +77,9 @@ std::optional<Pieces> TensorState::reduced_with_base(DistributedImpl& view, cons
   if (of == nullptr || plan->to != without_partial(plan->from)) return std::nullopt;
   DistributedImpl& base = *of->base;
   const PlanPointer base_plan = this->plan(base.spec(), without_partial(base.spec()->layout));
-  at::Tensor whole =
+  at::Tensor reduced =
       make_tensor(base, base.spec().with(base_plan->to), reduce_once(base, base_plan, reason));
-  torch::jit::Stack stack{std::move(whole)};
+  torch::jit::Stack stack{std::move(reduced)};
   stack.insert(stack.end(), of->arguments.begin(), of->arguments.end());
   of->op.callBoxed(&stack);
   const DistributedImpl& again = impl_of(stack[0].toTensor());

@@ -45,7 +45,7 @@ class TensorState final : public World::Extension {
   /// An op writes to a tensor of this world.
   void note_write(DistributedImpl& tensor);
   /// Reduces the memory of a partial tensor where it is, for it and all its views: what is to be
-  /// written cannot be terms of a norm. Charges the bill; communicates.
+  /// written cannot be partial values of a norm. Charges the bill; communicates.
   void settle(DistributedImpl& tensor, const Reason& reason);
 
   std::atomic<PlainTensors> plain_mode = PlainTensors::recorded;

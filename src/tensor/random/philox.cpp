@@ -139,7 +139,8 @@ class Walk {
     const auto shape = region.shape;
     for (std::size_t d = shape.size(); d-- > 1;) steps_[d - 1] = steps_[d] * shape[d];
     row_ = shape.empty() ? 0 : shape.size() - 1;
-    // Dimensions that are held whole, and lie in memory as in the tensor, continue the row.
+    // A dimension that the piece holds in full, without gaps in memory, forms one row with the one
+    // before it.
     while (row_ > 0 && piece.size(static_cast<std::int64_t>(row_)) == shape[row_] &&
            strides_[row_ - 1] == strides_[row_] * shape[row_])
       --row_;
@@ -168,7 +169,7 @@ class Walk {
 
   const Boxes& held_;
   at::IntArrayRef strides_;
-  Shape steps_;  // how far apart neighbours along a dimension are in the whole tensor
+  Shape steps_;  // how far apart neighbours along a dimension are in the full tensor
   std::size_t row_;
 };
 
@@ -275,7 +276,7 @@ void check_integers(std::int64_t low, std::uint64_t range) {
                    " to ", printable(Limits::max()));
 }
 
-/// A whole number below `range` from 64 bits: the integer part of range * bits / 2^64.
+/// An integer below `range` from 64 bits: the integer part of range * bits / 2^64.
 std::uint64_t scaled(std::uint64_t bits, std::uint64_t range) {
   return range == 0
              ? bits
@@ -306,7 +307,7 @@ at::Tensor probabilities(const at::Tensor& p, const at::Tensor& piece) {
     const auto least = out.min().item<double>();
     const auto most = out.max().item<double>();
     require(where, least >= 0 && most <= 1, "p holds values from ", least, " to ", most,
-            "; they should lie from 0 to 1");
+            "; they should be from 0 to 1");
   }
   return out.expand(piece.sizes()).contiguous();
 }
@@ -344,7 +345,7 @@ void fill_normal(const at::Tensor& piece, const Region& region, std::uint64_t ke
 }
 
 void fill_bernoulli(const at::Tensor& piece, const Region& region, std::uint64_t key, double p) {
-  require("bernoulli_", p >= 0 && p <= 1, "p is ", p, "; it should lie from 0 to 1");
+  require("bernoulli_", p >= 0 && p <= 1, "p is ", p, "; it should be from 0 to 1");
   fill("bernoulli_", piece, region, key, Stream::bernoulli, NumbersAndBool{},
        [=]<class S>(std::type_identity<S>) {
          return [=](const Bits& bits) { return static_cast<S>(unit<double>(bits[0]) < p); };
@@ -356,7 +357,7 @@ void fill_bernoulli(const at::Tensor& piece, const Region& region, std::uint64_t
   const at::Tensor all = probabilities(p, piece);
   fill("bernoulli_", piece, region, key, Stream::bernoulli, NumbersAndBool{},
        [&]<class S>(std::type_identity<S>) {
-         // The walk visits elements in the order in which these lie.
+         // The walk visits elements in the order in which these are stored.
          const double* const begin = piece.is_meta() ? nullptr : all.const_data_ptr<double>();
          return [next = begin](const Bits& bits) mutable {
            return static_cast<S>(unit<double>(bits[0]) < *next++);
@@ -412,7 +413,7 @@ void fill_cauchy(const at::Tensor& piece, const Region& region, std::uint64_t ke
 }
 
 void fill_geometric(const at::Tensor& piece, const Region& region, std::uint64_t key, double p) {
-  require("geometric_", p > 0 && p < 1, "p is ", p, "; it should lie between 0 and 1");
+  require("geometric_", p > 0 && p < 1, "p is ", p, "; it should be between 0 and 1");
   const double log_failure = std::log1p(-p);
   fill("geometric_", piece, region, key, Stream::geometric, Numbers{},
        [=]<class S>(std::type_identity<S>) {

@@ -1,6 +1,6 @@
 // Random numbers by global element index.
 //
-// Element i of a tensor, counted row-major over the whole tensor, takes its value from block i of a
+// Element i of a tensor, counted row-major over the full tensor, takes its value from block i of a
 // generator that has no state. A value depends on key, index, distribution, parameters and dtype;
 // never on the layout, the rank, or which other elements a rank fills. So ranks draw what one
 // process would draw, without a message, and replicas agree.
@@ -59,7 +59,7 @@ struct Region {
 // THREADS: no state; safe where the pieces are distinct.
 
 /// `from <= x < to`, for floats and complex dtypes (both parts). No rounding reaches `to`. Where no
-/// value of the dtype lies between the two, the nearest to `from`.
+/// value of the dtype is between the two, the nearest to `from`.
 /// REQUIRES: from <= to, both inside the dtype's range, their difference inside Float's or
 /// Double's.
 void fill_uniform(const at::Tensor& piece, const Region& region, std::uint64_t key, double from,
@@ -79,12 +79,12 @@ void fill_bernoulli(const at::Tensor& piece, const Region& region, std::uint64_t
 void fill_bernoulli(const at::Tensor& piece, const Region& region, std::uint64_t key,
                     const at::Tensor& p);
 
-/// For floats. Never 0 and never infinite: the ends of the dtype's range stand for what lies
+/// For floats. Never 0 and never infinite: the ends of the dtype's range stand for what is
 /// beyond. REQUIRES: lambda > 0.
 void fill_exponential(const at::Tensor& piece, const Region& region, std::uint64_t key,
                       double lambda);
 
-/// Whole numbers `low <= x < low + range`, for floats, integers and Bool; a `range` of 0 stands for
+/// Integers `low <= x < low + range`, for floats, integers and Bool; a `range` of 0 stands for
 /// 2^64. No value is more than range/2^64 likelier than another. Floats that cannot hold all of
 /// the numbers take the nearest inside.
 /// REQUIRES: low and low + range - 1 inside the dtype's range.

@@ -22,7 +22,7 @@ double number(const Frame& f, std::string_view name, double otherwise = 0) {
 }
 
 /// The largest range of random_ without bounds: all numbers that the dtype holds exactly.
-std::uint64_t whole_range(at::ScalarType dtype) {
+std::uint64_t full_range(at::ScalarType dtype) {
   switch (dtype) {
     case at::kDouble:
       return (std::uint64_t{1} << 53) + 1;
@@ -78,11 +78,11 @@ Fill fill_of(const Frame& f) {
   }
   const c10::IValue* from = f.argument("from");
   const c10::IValue* to = f.argument("to");
-  if (to == nullptr) return integers(0, whole_range(f.lead->spec()->dtype));
+  if (to == nullptr) return integers(0, full_range(f.lead->spec()->dtype));
   const std::int64_t low = from == nullptr || from->isNone() ? 0 : from->toInt();
   if (to->isNone()) return integers(low, 0);
   if (to->toInt() <= low) {
-    f.refuse(concat("no number lies in [", low, ", ", to->toInt(), ")"), "give from < to");
+    f.refuse(concat("no number is in [", low, ", ", to->toInt(), ")"), "give from < to");
   }
   return integers(low, static_cast<std::uint64_t>(to->toInt()) - static_cast<std::uint64_t>(low));
 }
@@ -100,8 +100,8 @@ at::Tensor filled_like(const Frame& f, const Fill& fill, std::optional<at::Scala
 /// The probabilities of each element, laid out like `layout`.
 at::Tensor laid_out(const at::Tensor& t, at::IntArrayRef sizes, const Layout& layout,
                     World& world) {
-  const at::Tensor whole = t.expand(sizes);
-  return is_ours(whole) ? redistribute(whole, layout) : distribute(whole, layout, world);
+  const at::Tensor expanded = t.expand(sizes);
+  return is_ours(expanded) ? redistribute(expanded, layout) : distribute(expanded, layout, world);
 }
 
 void run_in_place(Frame& f) {
@@ -144,7 +144,7 @@ void run_in_place(Frame& f) {
 void run_multinomial(Frame& f) {
   const at::Tensor weights = full(*f.tensors[0].tensor);
   if (!weights.is_floating_point()) {
-    f.refuse("weights are whole numbers", "pass a floating dtype");
+    f.refuse("weights are integers", "pass a floating dtype");
   }
   const std::int64_t samples = f.argument("num_samples")->toInt();
   const bool replace = f.argument("replacement")->toBool();
@@ -223,8 +223,7 @@ void run_functional(Frame& f) {
   if (op == "randint_like") {
     const std::int64_t low = f.argument("low") == nullptr ? 0 : f.argument("low")->toInt();
     const std::int64_t high = f.argument("high")->toInt();
-    if (high <= low)
-      f.refuse(concat("no number lies in [", low, ", ", high, ")"), "give low < high");
+    if (high <= low) f.refuse(concat("no number is in [", low, ", ", high, ")"), "give low < high");
     return f.finish(filled_like(f, integers(low, static_cast<std::uint64_t>(high - low)), type));
   }
   // bernoulli: with probability p, or with those that self holds.

@@ -14,7 +14,7 @@ void run_random(Frame& frame);
 using Fill =
     std::function<void(const at::Tensor& piece, const struct Region& region, std::uint64_t key)>;
 
-/// Fills the pieces of a tensor that lies like this, as one draw.
+/// Fills the pieces of a tensor that is laid out so, as one draw.
 void fill_pieces(World& world, const Layout& layout, std::span<const std::int64_t> sizes,
                  const Pieces& pieces, std::uint64_t key, const Fill& fill);
 

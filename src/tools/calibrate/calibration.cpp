@@ -45,7 +45,7 @@ std::int64_t smallest_factor(std::int64_t value) {
   return value;
 }
 
-/// Groups that lie in blocks of `ranks`, but not in blocks of `inner`: of several sizes if
+/// Groups inside of blocks of `ranks`, but not inside of blocks of `inner`: of several sizes if
 /// possible, since only these tell the cost of a message from that of a collective. All groups of a
 /// kind work at the same time, as they do along an axis.
 std::vector<Comm> groups_of_level(World& world, std::int64_t ranks, std::int64_t inner) {

@@ -132,18 +132,18 @@ double Trial::messages() const {
 }
 
 double Trial::received() const {
-  const auto whole = static_cast<double>(bytes());
+  const auto full = static_cast<double>(bytes());
   const auto size = static_cast<double>(comm.size());
   switch (what) {
     case Measured::one_partner:
-      return whole;
+      return full;
     case Measured::all_reduce:
-      return 2 * whole * (size - 1) / size;
+      return 2 * full * (size - 1) / size;
     case Measured::copy:
     case Measured::matmul:
       return 0;
     default:
-      return whole * (size - 1) / size;
+      return full * (size - 1) / size;
   }
 }
 

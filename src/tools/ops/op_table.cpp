@@ -7,7 +7,7 @@
 
 #include "base/text.h"
 #include "intarsia/error.h"
-#include "prove/case.h"
+#include "prove/combinations.h"
 #include "prove/samples.h"
 #include "tensor/call/op_info.h"
 

@@ -92,14 +92,14 @@ void declare_list(CLI::App& app, Arguments& a) {
       ->type_name("FILE");
   add_libraries(app, a);
   app.footer(
-      "A row says how operands and results lie along one axis of the mesh: R the same on all\n"
-      "ranks, S(0) cut along dimension 0, P a term of a sum, P(max) of a maximum. What is shown "
-      "is\n"
-      "for one call; rows depend on sizes and arguments. All replicated is always there.\n"
+      "A row has the placements of operands and results along one axis of the mesh: R the same\n"
+      "on all ranks, S(0) sharded along dimension 0, P a partial value of a sum, P(max) of a\n"
+      "maximum. What is shown is for one call; rows depend on sizes and arguments. All\n"
+      "replicated is always there.\n"
       "\n"
       "How an op is done: rule: a rule of its own; pointwise: the rule of ops that ATen tags so;\n"
       "view, like (new tensors like another), random (by global index), each (lists of tensors);\n"
-      "refused; no rule: on whole tensors. Ops that ATen takes apart itself are not listed.\n"
+      "refused; no rule: on full tensors. Ops that ATen takes apart itself are not listed.\n"
       "\n"
       "Exit codes: 0 all is well, 1 a rule is wrong, 2 wrong arguments.");
 }
@@ -131,9 +131,10 @@ void declare_check(CLI::App& app, Arguments& a) {
   add_libraries(app, a);
   app.footer(
       "Runs the op in lockstep on 2, 3, 4 and more ranks, in all placements of its operands, and\n"
-      "compares results and gradients with those of the whole op. Differences are shown in the\n"
-      "smallest call that has them. Missing rows are ways to cut the op that its rule does not\n"
-      "offer: it then moves data without need. With all, each op has a process of its own.\n"
+      "compares results and gradients with those of the op on full tensors. Differences are\n"
+      "shown in the smallest call that has them. Missing rows are ways to shard the op that its\n"
+      "rule does not offer: it then moves data without need. With all, each op has a process of\n"
+      "its own.\n"
       "\n"
       "Exit codes: 0 the rule holds, 1 it is wrong or the op crashed, 2 wrong arguments.");
 }

@@ -277,8 +277,8 @@ void update_missing(const std::string& file, const std::vector<Finding>& finding
   for (const Finding& f : findings) {
     if (!f.failed.empty()) continue;
     // Ops of ATen may be named without their namespace.
-    const bool whole_name = f.proof.op.find("::") != std::string::npos;
-    const std::string op = whole_name ? f.proof.op : "aten::" + f.proof.op;
+    const bool full_name = f.proof.op.find("::") != std::string::npos;
+    const std::string op = full_name ? f.proof.op : "aten::" + f.proof.op;
     rows.erase(op);
     for (const MissingRow& m : f.proof.missing) rows[op][m.row] = m.sample;
   }

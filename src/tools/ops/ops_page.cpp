@@ -19,20 +19,21 @@ are those of ATen, without overload. Rules are proven by `intarsia ops check`: e
 and compared with the op on one rank ([tensors.md](../tensors.md#rules-for-your-own-ops)).
 
 An op of ATen that is made of others (`linear`, `matmul`, `einsum`, `cross_entropy_loss`, ...) needs no rule: ATen
-takes it apart before it gets here. An op that nothing below covers runs on whole tensors: its operands are gathered,
+takes it apart before it gets here. An op that nothing below covers runs on full tensors: its operands are gathered,
 and the bill marks the entry with `no rule`.
 
 ## How to read rows
 
-A row is one way to do an op along one axis of the mesh: how its tensors lie there, in the order of its arguments,
-and then how its results lie. `S(0),R -> S(0)`: the first is cut along dimension 0, the second is the same on all
-ranks, and so the result is cut along dimension 0. `P` is a term of a sum or of an average, in which the op is linear.
-`P(max)` is a term of a maximum, and so on. All replicated, `R,R -> R`, always works and is not shown. A cut in
-blocks goes where the cut goes. On several axes, each axis takes a row of its own.
+A row is one way to run an op along one axis of the mesh: the placements of its tensors there, in the order of its
+arguments, and then those of its results. `S(0),R -> S(0)`: the first is sharded along dimension 0, the second is the
+same on all ranks, and so the result is sharded along dimension 0. `P` is a partial value of a sum or of an average, in
+which the op is linear. `P(max)` is a partial value of a maximum, and so on. All replicated, `R,R -> R`, always works
+and is not shown. A dimension that is sharded in blocks takes the same rows: its blocks go where `S` goes. On several
+axes, each axis takes a row of its own.
 
 Which rows there are depends on the call. So each line has a sample call: `f64[4, 6]` is a tensor of that dtype and
-those sizes. Of several calls with the same rows one is shown. Partial tensors of another kind than the rows have,
-and cuts that they do not have, are moved first.
+those sizes. Of several calls with the same rows one is shown. Operands whose placements are in no row are moved
+first: partial values of another kind, or other shards.
 )";
 
 std::string code(std::string_view text) {
@@ -88,11 +89,11 @@ std::string form_of(LocalForm form) {
     case LocalForm::same:
       return "";
     case LocalForm::mean_from_sum:
-      return " A mean over what is cut is made of sums, divided by the whole count.";
+      return " A mean over what is sharded is made of sums, divided by the full count.";
     case LocalForm::loss_from_sum:
-      return " A mean over a batch that is cut is made of sums, divided by the whole weight.";
+      return " A mean over a batch that is sharded is made of sums, divided by the full weight.";
     case LocalForm::rows_of_table:
-      return " Where the table is cut along its rows, each rank looks up those that it has.";
+      return " Where the table is sharded along its rows, each rank looks up those that it has.";
   }
   return "";
 }
@@ -113,7 +114,7 @@ std::string section(const OpEntry& op) {
   return text + '\n';
 }
 
-/// The rows of pointwise ops that take partial tensors: cuts are alike for all of them.
+/// The rows of pointwise ops that take partial tensors; rows with shards are the same for all.
 std::string partial_rows(const std::vector<OpEntry>& pointwise) {
   std::map<std::string, std::vector<std::string>> by_rows;
   for (const OpEntry& op : pointwise) {
@@ -149,8 +150,8 @@ std::string missing_rows(const std::filesystem::path& file) {
   }
   std::string text = concat("## Missing rows: ", count, R"(
 
-Rows that the prover found to be right for some sample, and that the rule does not offer: where operands lie so, they
-are moved though they need not be. Some are right only for certain sizes or values. A sample for each is in
+Rows that the prover found to be right for some sample, and that the rule does not offer: operands that are laid out
+so are moved though they need not be. Some are right only for certain sizes or values. A sample for each is in
 [missing_rules.json](missing_rules.json).
 
 | op | rows |
@@ -174,8 +175,8 @@ std::string ops_page(const std::filesystem::path& missing) {
   for (const OpEntry& op : ruled) page += section(op);
   page += concat("## Pointwise ops: ", pointwise.size(), R"(
 
-Every op that ATen tags pointwise and that has no rule of its own. A dimension of the result may be cut; operands are
-cut along the dimension that is broadcast to it, and those that are broadcast along it are replicated:
+Every op that ATen tags pointwise and that has no rule of its own. A dimension of the result may be sharded; operands
+are sharded along the dimension that is broadcast to it, and those that are broadcast along it are replicated:
 `add(f64[2, 1, 5], f64[3, 1])` has `S(0),R -> S(0)`, `R,S(0) -> S(1)` and `S(2),R -> S(2)`.
 
 )");
@@ -185,8 +186,8 @@ cut along the dimension that is broadcast to it, and those that are broadcast al
   page += R"(
 ## Views
 
-Every op of ATen that returns a view of its first argument. Where a dimension that is cut has to be taken apart, the
-elements are moved first: see [tensors.md](../tensors.md#in-place-and-views).
+Every op of ATen that returns a view of its first argument. Where a dimension that is sharded has to be taken apart,
+the elements are moved first: see [tensors.md](../tensors.md#in-place-and-views).
 
 )";
   page += names_of(done(ops, "view"));
@@ -208,7 +209,7 @@ Values depend on the seed and the global index of an element, not on the layout.
   page += R"(
 ## New tensors like another one
 
-They lie like it where they have its sizes; R otherwise.
+They are laid out like it where they have its sizes; R otherwise.
 
 )";
   page += names_of(done(ops, "like"));
@@ -222,7 +223,7 @@ A distributed tensor cannot take other sizes or memory in place.
   page += R"(
 ## Without a rule
 
-These run on whole tensors, and are proven to do so rightly; so do all that are named nowhere on this page.
+These run on full tensors, and are proven to do so rightly; so do all that are named nowhere on this page.
 
 )";
   page += names_of(unruled);

@@ -119,15 +119,15 @@ Question read(const Arguments& a) {
 
 // ---- answering ----
 
-/// Why there is no plan: an axis whose terms would become terms of another kind.
+/// Why there is no plan: an axis whose partial values would become those of another kind.
 std::string no_plan_text(const Layout& from, const Layout& to) {
   std::string where;
   for (std::size_t a = 0; a < from.mesh().axes() && where.empty(); ++a) {
     const Placement& have = from.placement(a);
     const Placement& want = to.placement(a);
     if (!have.is_partial() || !want.is_partial() || have == want) continue;
-    where = concat("along ", from.mesh().name(a), ", terms of ", have, " cannot become terms of ",
-                   want);
+    where = concat("along ", from.mesh().name(a), ", partial values of ", have,
+                   " cannot become partial values of ", want);
   }
   return concat("no plan leads from ", from.placements_text(), " to ", to.placements_text(), ": ",
                 where, "; reduce them first, to R or S");
@@ -189,7 +189,7 @@ std::function<int()> add_plan(CLI::App& command) {
     return command.add_option(name, value, what)->type_name(type);
   };
   text("--mesh", a->mesh, "MESH", "The ranks: [dp=2,tp=4], with or without brackets")->required();
-  text("--shape", a->shape, "SIZES", "Of the whole tensor: 8,12")->required();
+  text("--shape", a->shape, "SIZES", "Of the full tensor: 8,12")->required();
   text("--from", a->from, "LAYOUT", "One placement for each axis: S(0),R or 'S(0),S(0) | 0:tp>dp'")
       ->required();
   text("--to", a->to, "LAYOUT", "The same for the layout to reach")->required();
@@ -206,14 +206,12 @@ std::function<int()> add_plan(CLI::App& command) {
       ->check(CLI::IsMember({"text", "json", "svg"}));
   text("--out", a->out, "FILE", "Write there, not to the standard output");
   command.footer(
-      "Placements: R the same on all ranks along the axis, S(0) cut along dimension 0, SS(0,2) "
-      "cut\n"
-      "in each of two blocks, P(sum) a term of a sum, P(max) of a maximum. Needs no ranks and no "
-      "torch.\n"
+      "Placements: R the same on all ranks along the axis, S(0) sharded along dimension 0,\n"
+      "SS(0,2) sharded in each of two blocks, P(sum) a partial value of a sum, P(max) of a\n"
+      "maximum. Needs no ranks and no torch.\n"
       "\n"
-      "Exit codes: 0 there is a plan, 1 there is none (kinds of terms differ, or no plan fits "
-      "into\n"
-      "--peak-bytes) or it could not be written, 2 wrong arguments.");
+      "Exit codes: 0 there is a plan, 1 there is none (kinds of partial values differ, or no plan\n"
+      "fits into --peak-bytes) or it could not be written, 2 wrong arguments.");
   return [a] { return run(*a); };
 }
 

@@ -12,7 +12,7 @@
 namespace intarsia::tools {
 namespace {
 
-constexpr std::size_t kMostCuts = 128;  // lines along one dimension
+constexpr std::size_t kMostBorders = 128;  // lines along one dimension
 
 /// `0-3,8`.
 std::vector<std::string> rank_words(std::vector<std::int64_t> ranks) {
@@ -44,18 +44,18 @@ std::vector<Cell> cells_of(const Boxes& held, const Face& face) {
   return out;
 }
 
-/// Which of the terms the rank at `at` holds.
-std::int64_t term_of(const Layout& layout, const Coordinate& at) {
-  std::int64_t term = 0;
+/// Which of the partial values the rank at `at` holds.
+std::int64_t partial_of(const Layout& layout, const Coordinate& at) {
+  std::int64_t which = 0;
   for (std::size_t a = 0; a < at.size(); ++a) {
-    if (layout.placement(a).is_partial()) term = term * layout.mesh().size(a) + at[a];
+    if (layout.placement(a).is_partial()) which = which * layout.mesh().size(a) + at[a];
   }
-  return term;
+  return which;
 }
 
-/// Where the ranks cut a dimension; nothing, where there are too many places.
-std::set<std::int64_t> cuts_along(const Layout& layout, const Shape& shape,
-                                  std::optional<std::size_t> dim) {
+/// Where pieces begin along a dimension; empty, where there are too many places.
+std::set<std::int64_t> borders_along(const Layout& layout, const Shape& shape,
+                                     std::optional<std::size_t> dim) {
   std::set<std::int64_t> out;
   if (!dim) return out;
   const AxisList axes = layout.axes_of(static_cast<int>(*dim));
@@ -65,42 +65,42 @@ std::set<std::int64_t> cuts_along(const Layout& layout, const Shape& shape,
     const Coordinate first(layout.mesh().axes(), 0);
     const Boxes held = boxes(layout, shape, coordinate_along(layout.mesh(), axes, i, first));
     for (const Range& run : held.runs(*dim)) out.insert(run.begin);
-    if (out.size() > kMostCuts) return {};
+    if (out.size() > kMostBorders) return {};
   }
   return out;
 }
 
-/// `P(sum) along dp+tp: 8 terms`; axes of one kind together.
-void note_terms(Panel& panel) {
+/// `P(sum) along dp+tp: 8 partial values`; axes of one kind together.
+void note_partials(Panel& panel) {
   const Mesh& mesh = panel.layout.mesh();
   std::vector<Placement> seen;
   for (const Placement& kind : panel.layout.placements()) {
     if (!kind.is_partial() || std::ranges::find(seen, kind) != seen.end()) continue;
     seen.push_back(kind);
     std::vector<std::string> names;
-    std::size_t terms = 1;
+    std::size_t partials = 1;
     for (std::size_t a = 0; a < mesh.axes(); ++a) {
       if (panel.layout.placement(a) != kind) continue;
       names.push_back(mesh.name(a));
-      terms *= static_cast<std::size_t>(mesh.size(a));
+      partials *= static_cast<std::size_t>(mesh.size(a));
     }
-    panel.terms *= terms;
+    panel.partials *= partials;
     panel.notes.push_back(
-        concat(kind, " along ", join(names, "+"), ": ", count_text(terms, "term")));
+        concat(kind, " along ", join(names, "+"), ": ", count_text(partials, "partial value")));
   }
 }
 
 void note_other_dims(Panel& panel, const Shape& shape) {
   std::vector<std::string> names;
-  bool cut = false;
+  bool sharded = false;
   for (std::size_t d = 2; d < shape.size(); ++d) {
     names.push_back(dim_text(panel.layout, shape, d));
-    cut = cut || !panel.layout.axes_of(static_cast<int>(d)).empty();
+    sharded = sharded || !panel.layout.axes_of(static_cast<int>(d)).empty();
   }
   if (names.empty()) return;
   panel.notes.push_back(join(names, ", "));
-  if (cut) {
-    panel.notes.emplace_back("where an axis cuts these, ranks in one cell hold parts of them");
+  if (sharded) {
+    panel.notes.emplace_back("where an axis shards these, ranks in one cell hold parts of them");
   }
 }
 
@@ -114,7 +114,7 @@ void show_each_rank(Panel& panel, const Shape& shape, const Face& face) {
     for (const Cell& cell : cells) {
       const auto [found, is_new] = panel.cells.try_emplace(cell);
       if (is_new) found->second.first = i;
-      found->second.by_term[term_of(panel.layout, at)].push_back(mesh.rank_at(at));
+      found->second.by_partial[partial_of(panel.layout, at)].push_back(mesh.rank_at(at));
     }
     if (i == 0) panel.of_first_rank = cells;
   }
@@ -126,17 +126,17 @@ void show_each_rank(Panel& panel, const Shape& shape, const Face& face) {
 
 void show_first_rank(Panel& panel, const Shape& shape, const Face& face) {
   const Mesh& mesh = panel.layout.mesh();
-  panel.row_cuts = cuts_along(panel.layout, shape, face.down);
-  panel.column_cuts = cuts_along(panel.layout, shape, face.right);
+  panel.row_borders = borders_along(panel.layout, shape, face.down);
+  panel.column_borders = borders_along(panel.layout, shape, face.right);
   panel.of_first_rank = cells_of(boxes(panel.layout, shape, coordinate_at(mesh, 0)), face);
-  const auto left_out = [&](const std::set<std::int64_t>& cuts, std::optional<std::size_t> dim) {
-    return dim && shape[*dim] > 0 && cuts.empty();
+  const auto left_out = [&](const std::set<std::int64_t>& borders, std::optional<std::size_t> dim) {
+    return dim && shape[*dim] > 0 && borders.empty();
   };
-  if (left_out(panel.row_cuts, face.down) || left_out(panel.column_cuts, face.right)) {
-    panel.notes.emplace_back("too many cuts to be drawn");
+  if (left_out(panel.row_borders, face.down) || left_out(panel.column_borders, face.right)) {
+    panel.notes.emplace_back("too many pieces to be drawn");
   }
   std::int64_t pieces = 1;
-  for (const std::int8_t a : panel.layout.cuts()) {
+  for (const std::int8_t a : panel.layout.sharding_axes()) {
     pieces *= mesh.size(static_cast<std::size_t>(a));
   }
   const auto each = static_cast<std::size_t>(mesh.size() / pieces);
@@ -146,14 +146,14 @@ void show_first_rank(Panel& panel, const Shape& shape, const Face& face) {
 
 Panel make_panel(const Layout& layout, std::string place, const Shape& shape, const Face& face) {
   Panel panel{layout, std::move(place), {}, {}, {}, {}, 1, {}};
-  note_terms(panel);
+  note_partials(panel);
   note_other_dims(panel, shape);
   if (layout.mesh().size() <= kMostShownRanks) {
     show_each_rank(panel, shape, face);
   } else {
     show_first_rank(panel, shape, face);
   }
-  const std::size_t most = kMostCuts * static_cast<std::size_t>(kMostShownRanks);
+  const std::size_t most = kMostBorders * static_cast<std::size_t>(kMostShownRanks);
   if (panel.cells.size() > most || panel.of_first_rank.size() > most) {
     panel.cells.clear();
     panel.of_first_rank.clear();
@@ -188,8 +188,8 @@ std::vector<Panel> make_panels(const Plan& plan, const Face& face) {
 
 std::string dim_text(const Layout& layout, const Shape& shape, std::size_t dim) {
   std::string out = concat("dim ", dim, ": ", shape[dim]);
-  for (const std::int8_t cut : layout.axes_of(static_cast<int>(dim))) {
-    const auto a = static_cast<std::size_t>(cut);
+  for (const std::int8_t axis : layout.axes_of(static_cast<int>(dim))) {
+    const auto a = static_cast<std::size_t>(axis);
     out += concat('@', layout.mesh().name(a));
     if (layout.placement(a).is_strided()) out += concat(':', layout.placement(a).split());
   }
@@ -202,7 +202,7 @@ std::vector<std::string> holder_words(const Panel& panel, const Holders& holders
     if (p.is_partial() && p.reduction() == Reduction::sum) sign = "+";
   }
   std::vector<std::string> out;
-  for (const auto& [term, ranks] : holders.by_term) {
+  for (const auto& [which, ranks] : holders.by_partial) {
     if (!out.empty()) out.back() += concat(' ', sign, ' ');
     for (std::string& word : rank_words(ranks)) out.push_back(std::move(word));
   }

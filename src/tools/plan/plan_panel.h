@@ -25,9 +25,9 @@ struct Cell {
   friend auto operator<=>(const Cell&, const Cell&) = default;
 };
 
-/// The ranks that hold a cell, by term; and the place of the first in the mesh.
+/// The ranks that hold a cell, by partial value; and the place of the first in the mesh.
 struct Holders {
-  std::map<std::int64_t, std::vector<std::int64_t>> by_term;
+  std::map<std::int64_t, std::vector<std::int64_t>> by_partial;
   std::int64_t first = 0;
 };
 
@@ -37,9 +37,9 @@ struct Panel {
   std::string place;  ///< `from`, `after step 1`, `to`
   std::map<Cell, Holders> cells;
   std::vector<Cell> of_first_rank;
-  std::set<std::int64_t> row_cuts;  ///< of more ranks than are shown each
-  std::set<std::int64_t> column_cuts;
-  std::size_t terms = 1;
+  std::set<std::int64_t> row_borders;  ///< of pieces, if there are too many ranks to show each
+  std::set<std::int64_t> column_borders;
+  std::size_t partials = 1;
   std::vector<std::string> notes;
 };
 
@@ -56,10 +56,10 @@ struct Face {
 /// Of the first layout, and of that after each step.
 std::vector<Panel> make_panels(const Plan& plan, const Face& face);
 
-/// `dim 0: 8@dp@tp`, with the axes that cut it in their order, and blocks as `8@dp:4`.
+/// `dim 0: 8@dp@tp`, with the axes that shard it in their order, and blocks as `8@dp:4`.
 std::string dim_text(const Layout& layout, const Shape& shape, std::size_t dim);
 
-/// `0,` `4 + ` `1,` `5`: ranks that hold the same, and between terms what joins them.
+/// `0,` `4 + ` `1,` `5`: ranks that hold the same, and between partial values what joins them.
 std::vector<std::string> holder_words(const Panel& panel, const Holders& holders);
 
 }  // namespace intarsia::tools

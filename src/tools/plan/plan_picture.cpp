@@ -11,12 +11,12 @@
 namespace intarsia::tools {
 namespace {
 
-constexpr std::size_t kMostSheets = 3;  // behind the first, for terms
+constexpr std::size_t kMostSheets = 3;  // behind the first, for partial values
 constexpr double kSheet = 6;            // from one sheet to the next
 constexpr double kMargin = 24;
 constexpr double kLine = 16;
 constexpr double kSmall = 11;
-constexpr double kPieceWidth = 210;  // of the whole tensor
+constexpr double kPieceWidth = 210;  // of the full tensor
 constexpr double kGap = 14;          // beside an arrow
 constexpr std::string_view kGrey = "#5a5a5a";
 constexpr std::string_view kEdge = "#7a7a7a";
@@ -140,8 +140,9 @@ class Picture {
     const std::int64_t first = mesh.rank_at(Coordinate(mesh.axes(), 0));
     std::string text = each ? "Numbers are ranks; " : concat(mesh.size(), " ranks; ");
     text += concat("the thick outline is what rank ", first, " holds.");
-    const bool terms = std::ranges::any_of(panels_, [](const Panel& p) { return p.terms > 1; });
-    if (terms) text += " Hatched sheets are terms, to be reduced.";
+    const bool partial =
+        std::ranges::any_of(panels_, [](const Panel& p) { return p.partials > 1; });
+    if (partial) text += " Hatched sheets are partial values, to be reduced.";
     if (!plan_.steps.empty()) {
       text += " Bytes are what arrives at the rank that receives most.";
     }
@@ -178,7 +179,7 @@ class Picture {
     height_ = face_.down ? std::clamp(kPieceWidth * scale, 120.0, kMostHeight) : 70;
     panel_width_ = width_;
     for (const Panel& p : panels_) {
-      sheets_ = std::max(sheets_, std::min(p.terms - 1, kMostSheets));
+      sheets_ = std::max(sheets_, std::min(p.partials - 1, kMostSheets));
       panel_width_ = std::max(panel_width_, width_of(p.layout.placements_text(), kCaption));
       if (face_.right) {
         panel_width_ = std::max(panel_width_, width_of(right_text(p), kSmall));
@@ -259,18 +260,18 @@ class Picture {
     }
   }
 
-  Area area_of(const Cell& cell, const Area& whole) const {
-    const double across = whole.width / static_cast<double>(face_.columns);
-    const double down = whole.height / static_cast<double>(face_.rows);
-    return {whole.x + across * static_cast<double>(cell.left),
-            whole.y + down * static_cast<double>(cell.top),
+  Area area_of(const Cell& cell, const Area& tensor) const {
+    const double across = tensor.width / static_cast<double>(face_.columns);
+    const double down = tensor.height / static_cast<double>(face_.rows);
+    return {tensor.x + across * static_cast<double>(cell.left),
+            tensor.y + down * static_cast<double>(cell.top),
             across * static_cast<double>(cell.right - cell.left),
             down * static_cast<double>(cell.bottom - cell.top)};
   }
 
   void draw_panel(const Panel& panel, double x) {
     const double middle = x + panel_width_ / 2;
-    const Area whole{middle - width_ / 2, top_, width_, height_};
+    const Area tensor{middle - width_ / 2, top_, width_, height_};
     svg_.text(middle, caption_, panel.layout.placements_text(), {.size = kCaption, .bold = true});
     svg_.text(middle, caption_ + kLine, panel.place, {.size = kSmall, .color = kGrey});
     if (face_.right) {
@@ -278,16 +279,16 @@ class Picture {
       svg_.text(middle, above, right_text(panel), {.size = kSmall, .color = kGrey});
     }
     if (face_.down) {
-      svg_.text(whole.x - 11, top_ + height_ / 2, down_text(panel),
+      svg_.text(tensor.x - 11, top_ + height_ / 2, down_text(panel),
                 {.size = kSmall, .color = kGrey, .upwards = true});
     }
-    draw_sheets(panel, whole);
-    svg_.rectangle(whole, "#f4f4f4", kEdge);
-    draw_cells(panel, whole);
-    draw_cuts(panel, whole);
-    if (panel.terms > 1) svg_.rectangle(whole, Svg::kHatched, "");
-    draw_labels(panel, whole);
-    draw_first_rank(panel, whole);
+    draw_sheets(panel, tensor);
+    svg_.rectangle(tensor, "#f4f4f4", kEdge);
+    draw_cells(panel, tensor);
+    draw_borders(panel, tensor);
+    if (panel.partials > 1) svg_.rectangle(tensor, Svg::kHatched, "");
+    draw_labels(panel, tensor);
+    draw_first_rank(panel, tensor);
     double y = top_ + height_ + kLine;
     for (const std::string& line : notes(panel)) {
       svg_.text(middle, y, line, {.size = kSmall});
@@ -295,47 +296,48 @@ class Picture {
     }
   }
 
-  /// The other terms, behind the first.
-  void draw_sheets(const Panel& panel, const Area& whole) {
-    for (std::size_t i = std::min(panel.terms - 1, kMostSheets); i > 0; --i) {
+  /// The other partial values, behind the first.
+  void draw_sheets(const Panel& panel, const Area& tensor) {
+    for (std::size_t i = std::min(panel.partials - 1, kMostSheets); i > 0; --i) {
       const double away = kSheet * static_cast<double>(i);
-      const Area sheet{whole.x + away, whole.y - away, whole.width, whole.height};
+      const Area sheet{tensor.x + away, tensor.y - away, tensor.width, tensor.height};
       svg_.rectangle(sheet, "#f4f4f4", kEdge);
       svg_.rectangle(sheet, Svg::kHatched, "");
     }
   }
 
-  void draw_cells(const Panel& panel, const Area& whole) {
+  void draw_cells(const Panel& panel, const Area& tensor) {
     for (const auto& [cell, holders] : panel.cells) {
-      svg_.rectangle(area_of(cell, whole), kColors[static_cast<std::size_t>(holders.first)], kEdge);
+      svg_.rectangle(area_of(cell, tensor), kColors[static_cast<std::size_t>(holders.first)],
+                     kEdge);
     }
     if (!panel.cells.empty()) return;
     for (const Cell& cell : panel.of_first_rank) {
-      svg_.rectangle(area_of(cell, whole), kColors[0], "");
+      svg_.rectangle(area_of(cell, tensor), kColors[0], "");
     }
   }
 
-  void draw_cuts(const Panel& panel, const Area& whole) {
-    for (const std::int64_t at : panel.row_cuts) {
-      const double y = area_of({at, at, 0, 0}, whole).y;
-      svg_.line(whole.x, y, whole.x + whole.width, y, kEdge);
+  void draw_borders(const Panel& panel, const Area& tensor) {
+    for (const std::int64_t at : panel.row_borders) {
+      const double y = area_of({at, at, 0, 0}, tensor).y;
+      svg_.line(tensor.x, y, tensor.x + tensor.width, y, kEdge);
     }
-    for (const std::int64_t at : panel.column_cuts) {
-      const double x = area_of({0, 0, at, at}, whole).x;
-      svg_.line(x, whole.y, x, whole.y + whole.height, kEdge);
+    for (const std::int64_t at : panel.column_borders) {
+      const double x = area_of({0, 0, at, at}, tensor).x;
+      svg_.line(x, tensor.y, x, tensor.y + tensor.height, kEdge);
     }
   }
 
-  void draw_labels(const Panel& panel, const Area& whole) {
+  void draw_labels(const Panel& panel, const Area& tensor) {
     for (const auto& [cell, holders] : panel.cells) {
-      const Area area = area_of(cell, whole);
+      const Area area = area_of(cell, tensor);
       draw_label(svg_, area, fit(holder_words(panel, holders), area.width, area.height));
     }
   }
 
-  void draw_first_rank(const Panel& panel, const Area& whole) {
+  void draw_first_rank(const Panel& panel, const Area& tensor) {
     for (const Cell& cell : panel.of_first_rank) {
-      Area area = area_of(cell, whole);
+      Area area = area_of(cell, tensor);
       const double in = std::min({1.0, area.width / 4, area.height / 4});
       area = {area.x + in, area.y + in, area.width - 2 * in, area.height - 2 * in};
       svg_.rectangle(area, "", kFirst, 2.5);

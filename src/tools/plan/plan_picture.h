@@ -1,4 +1,4 @@
-// The picture of a plan: the tensor in each layout on the way, cut into pieces.
+// The picture of a plan: the tensor in each layout on the way, split in pieces.
 #pragma once
 
 #include <string>

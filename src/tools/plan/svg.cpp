@@ -100,7 +100,7 @@ std::string Svg::file(double width, double height, std::string_view title) const
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", w, "\" height=\"", h,
       "\" viewBox=\"0 0 ", w, ' ', h, "\" font-family=\"Helvetica, Arial, sans-serif\">\n",
       "<title>", escaped(title), "</title>\n",
-      "<defs><pattern id=\"terms\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\">",
+      "<defs><pattern id=\"partial\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\">",
       "<path d=\"M0 7 L7 0\" stroke=\"#6b6b6b\" stroke-width=\"0.7\" stroke-opacity=\"0.5\"/>",
       "</pattern></defs>\n", "<rect width=\"", w, "\" height=\"", h, "\" fill=\"#ffffff\"/>\n",
       body_, "</svg>\n");

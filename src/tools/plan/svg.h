@@ -35,11 +35,11 @@ class Svg {
   /// The same, beginning at x.
   void text_from(double x, double y, std::string_view text, const TextStyle& style);
 
-  /// The whole file, on a white ground. `title` is for readers that do not see it.
+  /// The entire file, on a white ground. `title` is for readers that do not see it.
   std::string file(double width, double height, std::string_view title) const;
 
-  /// The fill of what is a term of a sum.
-  static constexpr std::string_view kHatched = "url(#terms)";
+  /// The fill of partial values.
+  static constexpr std::string_view kHatched = "url(#partial)";
 
  private:
   void add_text(double x, double y, std::string_view anchor, std::string_view text,

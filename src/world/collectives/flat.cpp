@@ -3,19 +3,12 @@
 #include <ATen/ATen.h>
 
 #include "world/collectives/hosted.h"
+#include "world/collectives/parts.h"
 #include "world/collectives/pending.h"
 #include "world/transport/reductions.h"
 
 namespace intarsia::flat {
 namespace {
-
-std::vector<Counts> bytes(const std::vector<Counts>& counts, std::int64_t element_size) {
-  std::vector<Counts> out = counts;
-  for (Counts& list : out) {
-    for (std::int64_t& c : list) c *= element_size;
-  }
-  return out;
-}
 
 /// A group of one rank: what it sends comes back to it.
 Pending alone(const Exchange& x) {
@@ -39,16 +32,6 @@ Pending started(std::string_view what, Works works, Exchange exchange) {
 
 }  // namespace
 
-// A contiguous tensor of one element or none may have any strides, which a view as bytes does not
-// take.
-Tensors bytes(const Tensors& list) {
-  Tensors out;
-  for (const at::Tensor& t : list) {
-    out.push_back(t.as_strided({t.numel()}, {1}).view(at::kByte));
-  }
-  return out;
-}
-
 at::Tensor plain(const at::Tensor& t) {
   // Autograd's zero tensors have no memory.
   const at::Tensor real = t._is_zerotensor() ? at::zeros(t.sizes(), t.options()) : t.detach();
@@ -60,7 +43,7 @@ bool scatters_reduced(const Comm& comm, const Placement& how, at::ScalarType dty
       c10::isComplexType(dtype)) {
     return false;
   }
-  return CommAccess::wire(comm)->scatters_reduced(dtype, Reduction::sum);
+  return CommAccess::wire(comm)->reductions().scatters_reduced(dtype, Reduction::sum);
 }
 
 Pending all_gather(const Comm& comm, Exchange x, const Call& call, Where where) {
@@ -79,7 +62,7 @@ Pending all_gather(const Comm& comm, Exchange x, const Call& call, Where where) 
     }
     return ready(x.finish());
   }
-  Works works = CommAccess::wire(comm)->all_gather(bytes(x.out), bytes(x.in),
+  Works works = CommAccess::wire(comm)->all_gather(as_bytes(x.out[0]), as_bytes(x.in[0]),
                                                    {x.in[0].scalar_type(), call, where});
   return started("all_gather", std::move(works), std::move(x));
 }
@@ -105,10 +88,8 @@ Pending all_to_all(const Comm& comm, Exchange x, const std::vector<Counts>& in_c
     }
     return ready(x.finish());
   }
-  const std::int64_t size = x.in[0].element_size();
-  Works works = CommAccess::wire(comm)->all_to_all(bytes(x.out), bytes(x.in),
-                                                   bytes(out_counts, size), bytes(in_counts, size),
-                                                   {x.in[0].scalar_type(), call, where});
+  Works works = exchange_parts(*CommAccess::wire(comm), {x.out[0], out_counts[0]},
+                               {x.in[0], in_counts[0]}, {x.in[0].scalar_type(), call, where});
   return started("all_to_all", std::move(works), std::move(x));
 }
 

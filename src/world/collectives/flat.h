@@ -14,9 +14,6 @@ using Tensors = std::vector<at::Tensor>;
 /// What collectives work on: values in memory as they are, row-major, outside autograd.
 at::Tensor plain(const at::Tensor& t);
 
-/// Contiguous buffers as wires take them, whatever they hold: the same memory, flat, as bytes.
-Tensors bytes(const Tensors& list);
-
 /// What is done, and by whom it was asked for. Buffers are contiguous, one per member, and live
 /// until `finish` has run, which gives the results.
 struct Exchange {

@@ -21,14 +21,14 @@ void give(Tensors& out, const std::vector<std::size_t>& group, const at::Tensor&
   for (std::size_t i = 1; i < group.size(); ++i) out[group[i]] = value.clone();
 }
 
-at::Tensor reduced(const Tensors& terms, const Placement& how) {
-  Tensors ready = terms;
-  for (at::Tensor& t : ready) t = to_term(t, how);
-  return from_terms(combine(ready, how), how, static_cast<std::int64_t>(terms.size()),
-                    terms[0].scalar_type());
+at::Tensor reduced(const Tensors& partials, const Placement& how) {
+  Tensors ready = partials;
+  for (at::Tensor& t : ready) t = to_partial(t, how);
+  return from_partials(combine(ready, how), how, static_cast<std::int64_t>(partials.size()),
+                       partials[0].scalar_type());
 }
 
-/// The part of each member's tensor, cut by its own lengths, that the rank at `place` gets.
+/// The part of each member's tensor, split by its own lengths, that the rank at `place` gets.
 Tensors parts_of(at::TensorList all, const std::vector<std::size_t>& group, std::int64_t dim,
                  const LengthsOf& lengths_of, std::size_t place) {
   Tensors out;
@@ -50,31 +50,31 @@ Tensors all_gather(const HostedGroups& here, at::TensorList pieces, std::int64_t
   return out;
 }
 
-Tensors all_reduce(const HostedGroups& here, at::TensorList terms, const Placement& how) {
-  Tensors out(terms.size());
+Tensors all_reduce(const HostedGroups& here, at::TensorList partials, const Placement& how) {
+  Tensors out(partials.size());
   for (const auto& group : here.groups) {
-    give(out, group, reduced(of_group(terms, group), how).contiguous());
+    give(out, group, reduced(of_group(partials, group), how).contiguous());
   }
   return out;
 }
 
-Tensors reduce_scatter(const HostedGroups& here, at::TensorList terms, std::int64_t dim,
+Tensors reduce_scatter(const HostedGroups& here, at::TensorList partials, std::int64_t dim,
                        const Placement& how, const LengthsOf& lengths) {
-  Tensors out(terms.size());
+  Tensors out(partials.size());
   for (const auto& group : here.groups) {
     for (std::size_t i = 0; i < group.size(); ++i) {
-      out[group[i]] = reduced(parts_of(terms, group, dim, lengths, i), how).contiguous();
+      out[group[i]] = reduced(parts_of(partials, group, dim, lengths, i), how).contiguous();
     }
   }
   return out;
 }
 
-Tensors all_to_all(const HostedGroups& here, at::TensorList pieces, std::int64_t cut_dim,
-                   std::int64_t join_dim, const LengthsOf& cuts) {
+Tensors all_to_all(const HostedGroups& here, at::TensorList pieces, std::int64_t split_dim,
+                   std::int64_t join_dim, const LengthsOf& split_lengths) {
   Tensors out(pieces.size());
   for (const auto& group : here.groups) {
     for (std::size_t i = 0; i < group.size(); ++i) {
-      out[group[i]] = at::cat(parts_of(pieces, group, cut_dim, cuts, i), join_dim);
+      out[group[i]] = at::cat(parts_of(pieces, group, split_dim, split_lengths, i), join_dim);
     }
   }
   return out;

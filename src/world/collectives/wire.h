@@ -4,10 +4,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <source_location>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -15,6 +17,7 @@
 #include "intarsia/ledger.h"
 #include "intarsia/placement.h"
 #include "intarsia/world.h"
+#include "world/collectives/backend_reductions.h"
 #include "world/transport/forks.h"
 
 namespace intarsia {
@@ -48,35 +51,6 @@ struct Works {
 };
 using Counts = std::vector<std::int64_t>;
 
-/// Exchanges flat, contiguous buffers among the ranks of one group, for all ranks hosted here: each
-/// list has one tensor per hosted member. Every call is recorded in the ledger before it is made,
-/// and no call waits for another: what is called in the same order on all ranks stays in order.
-///
-/// Calls return at once; buffers must stay alive until the works are waited for. Failures of the
-/// backend become WorldErrors that name group, rank and call.
-class Wire {
- public:
-  virtual ~Wire() = default;
-
-  virtual Works all_gather(at::TensorList out, at::TensorList in, CallSite site) = 0;
-  virtual Works all_reduce(at::TensorList inout, Reduction how, CallSite site) = 0;
-  virtual Works reduce_scatter(at::TensorList out, at::TensorList in, Reduction how,
-                               CallSite site) = 0;
-  /// `counts` are elements to and from each rank of the group, one list per member.
-  virtual Works all_to_all(at::TensorList out, at::TensorList in,
-                           const std::vector<Counts>& out_counts,
-                           const std::vector<Counts>& in_counts, CallSite site) = 0;
-  virtual Works broadcast(at::TensorList inout, std::int64_t root, CallSite site) = 0;
-  /// Member i sends to the rank at `to[i]`; what arrives comes from the rank that sends here.
-  virtual Works permute(at::TensorList out, at::TensorList in, const Counts& to, CallSite site) = 0;
-  virtual Works barrier(CallSite site) = 0;
-
-  /// Whether the backend itself reduces this dtype rightly and well; else collectives exchange and
-  /// reduce locally.
-  virtual bool reduces(at::ScalarType dtype, Reduction how) const = 0;
-  virtual bool scatters_reduced(at::ScalarType dtype, Reduction how) const = 0;
-};
-
 /// The group of a wire.
 struct WireGroup {
   std::string name;
@@ -85,9 +59,58 @@ struct WireGroup {
   std::weak_ptr<const void> held;             ///< by calls that are under way
 };
 
-/// A wire over a c10d backend, for one hosted member.
-std::unique_ptr<Wire> make_c10d_wire(c10::intrusive_ptr<c10d::Backend> backend, World& world,
-                                     WireGroup group);
+/// Exchanges flat, contiguous buffers among the ranks of one group, for the one of them that lives
+/// here, over a c10d backend. Every call is recorded in the ledger before it is made, and no call
+/// waits for another: what is called in the same order on all ranks stays in order.
+///
+/// Calls return at once; buffers must stay alive until the works are waited for. Failures of the
+/// backend become WorldErrors that name group, rank and call.
+class Wire {
+ public:
+  Wire(c10::intrusive_ptr<c10d::Backend> backend, World& world, WireGroup group);
+  /// Ends what is under way.
+  ~Wire();
+  Wire(const Wire&) = delete;
+  Wire& operator=(const Wire&) = delete;
+
+  Works all_gather(const at::Tensor& out, const at::Tensor& in, CallSite site);
+  Works all_reduce(const at::Tensor& inout, Reduction how, CallSite site);
+  Works reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduction how, CallSite site);
+  /// `counts` are elements to and from each rank of the group.
+  Works all_to_all(const at::Tensor& out, const at::Tensor& in, const Counts& out_counts,
+                   const Counts& in_counts, CallSite site);
+  Works broadcast(const at::Tensor& inout, std::int64_t root, CallSite site);
+  /// The rank at i sends to the one at `to[i]`; what arrives comes from the rank that sends here.
+  Works permute(const at::Tensor& out, const at::Tensor& in, const Counts& to, CallSite site);
+  Works barrier(CallSite site);
+
+  /// What of reductions is left to the backend.
+  const BackendReductions& reductions() const { return reductions_; }
+  bool reduces(at::ScalarType dtype, Reduction how) const {
+    return reductions_.reduces(dtype, how);
+  }
+
+ private:
+  /// A collective of one call. `detail`: what else all ranks must agree on.
+  template <class Start>
+  Works call(CallKind kind, const at::Tensor& payload, CallSite site, const Start& backend_call,
+             std::string_view detail = {});
+  /// One of the calls of a collective that was begun.
+  template <class Start>
+  Works part(CallKind kind, const at::Tensor& payload, CallSite site, const Start& backend_call);
+  template <class Start>
+  Works start(CallKind kind, const Start& backend_call);
+
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  std::string kind_;
+  BackendReductions reductions_;
+  std::shared_ptr<Ledger> ledger_;
+  std::shared_ptr<WireContext> context_;
+  std::uint32_t group_;
+  std::weak_ptr<const void> held_;
+  at::Device device_;
+  std::chrono::milliseconds timeout_;
+};
 
 /// Lets the collectives reach the wire of a Comm.
 struct CommAccess {

@@ -59,8 +59,9 @@ void GroupSlot::make() {
 }
 
 void GroupSlot::set_wire(Backend backend) {
-  wire_ = make_c10d_wire(std::move(backend), world_,
-                         {name_, ledger_group_, groups_.failed(), weak_from_this()});
+  wire_ =
+      std::make_shared<Wire>(std::move(backend), world_,
+                             WireGroup{name_, ledger_group_, groups_.failed(), weak_from_this()});
 }
 
 /// The threads of a parent's wire are not in its fork, where ending it would wait for them.

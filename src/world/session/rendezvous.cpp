@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kWhere = "World";
 
-std::optional<int> whole_number(std::string_view text) {
+std::optional<int> parse_integer(std::string_view text) {
   int value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
   if (result.ec != std::errc() || result.ptr != text.data() + text.size()) return std::nullopt;
@@ -32,8 +32,8 @@ class Reader {
   std::optional<int> number(const std::string& name) const {
     const auto value = environment_(name);
     if (!value) return std::nullopt;
-    const auto parsed = whole_number(*value);
-    if (!parsed) fail<ValueError>(kWhere, name, "=\"", *value, "\" is not a whole number");
+    const auto parsed = parse_integer(*value);
+    if (!parsed) fail<ValueError>(kWhere, name, "=\"", *value, "\" is not an integer");
     return parsed;
   }
 
@@ -261,10 +261,10 @@ std::optional<int> tasks_on_node(std::string_view counts, int node) {
     const std::string_view entry = counts.substr(0, counts.find(','));
     counts.remove_prefix(std::min(counts.size(), entry.size() + 1));
     const std::size_t times = entry.find("(x");
-    const auto count = whole_number(entry.substr(0, times));
+    const auto count = parse_integer(entry.substr(0, times));
     int nodes = 1;
     if (times != std::string_view::npos) {
-      const auto repeat = whole_number(entry.substr(times + 2, entry.size() - times - 3));
+      const auto repeat = parse_integer(entry.substr(times + 2, entry.size() - times - 3));
       if (!repeat) return std::nullopt;
       nodes = *repeat;
     }

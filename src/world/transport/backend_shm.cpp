@@ -45,17 +45,17 @@ Bytes bytes_of(const at::Tensor& t) {
 /// The parts of a tensor with so many elements each; without counts, equal ones.
 std::vector<Bytes> parts_of(std::string_view call, const at::Tensor& t,
                             const std::vector<std::int64_t>& counts, int n) {
-  const Bytes whole = bytes_of(t);
+  const Bytes all = bytes_of(t);
   std::vector<Bytes> parts;
   std::size_t begin = 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
     const std::int64_t count = counts.empty() ? t.numel() / n : counts[i];
     const std::size_t length = static_cast<std::size_t>(count) * t.element_size();
-    parts.push_back(whole.subspan(begin, std::min(length, whole.size() - begin)));
+    parts.push_back(all.subspan(begin, std::min(length, all.size() - begin)));
     begin += length;
-    if (begin > whole.size()) break;
+    if (begin > all.size()) break;
   }
-  if (begin != whole.size()) {
+  if (begin != all.size()) {
     fail<ValueError>(call, "the parts (", join(counts), ") do not make up a tensor of ", t.numel(),
                      " elements");
   }

@@ -13,8 +13,8 @@ namespace intarsia {
 /// and costs no processor time. A call that takes longer by itself is not delayed further.
 Backend delay_backend(Backend inner, const WireDelay& delay);
 
-/// What the variable INTARSIA_WIRE_DELAY says, as `latency_us,bytes_per_second`; nothing where it
-/// is not set. ValueError where it cannot be read.
+/// What the variable INTARSIA_WIRE_DELAY says, as `latency_us,bytes_per_second`; unset where the
+/// variable is not set. ValueError where it cannot be read.
 std::optional<WireDelay> read_wire_delay(const Environment& environment);
 
 }  // namespace intarsia

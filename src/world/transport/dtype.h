@@ -9,7 +9,7 @@
 
 namespace intarsia {
 
-/// Nothing for types that no distributed tensor has (quantised and sub-byte ones).
+/// Unset for types that no distributed tensor has (quantised and sub-byte ones).
 inline std::optional<DType> dtype_of(at::ScalarType type) {
   switch (type) {
     case at::ScalarType::Bool:

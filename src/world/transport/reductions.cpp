@@ -9,8 +9,8 @@
 namespace intarsia {
 namespace {
 
-/// The dtype in which terms are combined: wide enough that adding halves does not lose what they
-/// hold.
+/// The dtype in which partial values are combined: wide enough that adding halves does not lose
+/// what they hold.
 at::ScalarType accumulator(at::ScalarType type) {
   switch (type) {
     case at::kHalf:
@@ -42,13 +42,13 @@ void check_reduction(std::string_view where, const Placement& how, at::ScalarTyp
       how.reduction() == Reduction::avg ? "use P(sum) and divide" : "convert the tensor first");
 }
 
-at::Tensor to_term(const at::Tensor& x, const Placement& how) {
+at::Tensor to_partial(const at::Tensor& x, const Placement& how) {
   if (how.reduction() != Reduction::norm) return x;
   return x.to(accumulator(x.scalar_type())).abs().pow(how.norm_order());
 }
 
-at::Tensor from_terms(at::Tensor combined, const Placement& how, std::int64_t n,
-                      at::ScalarType type) {
+at::Tensor from_partials(at::Tensor combined, const Placement& how, std::int64_t n,
+                         at::ScalarType type) {
   if (how.reduction() == Reduction::norm) combined = combined.pow(1 / how.norm_order());
   if (how.reduction() == Reduction::avg) combined = combined.div(n);
   return combined.to(type);
@@ -82,16 +82,17 @@ void combine_into(at::Tensor& value, const at::Tensor& next, Reduction how) {
   }
 }
 
-at::Tensor combine(at::TensorList terms, const Placement& how) {
-  const at::ScalarType type = accumulator(terms[0].scalar_type());
-  if (terms[0].is_meta()) return at::empty_like(terms[0], type);  // however many there are
+at::Tensor combine(at::TensorList partials, const Placement& how) {
+  const at::ScalarType type = accumulator(partials[0].scalar_type());
+  if (partials[0].is_meta()) return at::empty_like(partials[0], type);  // however many there are
   const bool adds = is_linear(how) || how.reduction() == Reduction::norm;
   // Adding the first two makes the result: one pass over memory less than copying the first.
-  const std::size_t first = adds && terms.size() > 1 && type == terms[0].scalar_type() ? 2 : 1;
-  at::Tensor out = first == 2 ? terms[0].add(terms[1])
-                              : terms[0].to(type, /*non_blocking=*/false, /*copy=*/true);
-  for (std::size_t i = first; i < terms.size(); ++i) {
-    combine_into(out, terms[i].to(out.scalar_type()), how.reduction());
+  const std::size_t first =
+      adds && partials.size() > 1 && type == partials[0].scalar_type() ? 2 : 1;
+  at::Tensor out = first == 2 ? partials[0].add(partials[1])
+                              : partials[0].to(type, /*non_blocking=*/false, /*copy=*/true);
+  for (std::size_t i = first; i < partials.size(); ++i) {
+    combine_into(out, partials[i].to(out.scalar_type()), how.reduction());
   }
   return out;
 }

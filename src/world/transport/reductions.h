@@ -1,5 +1,5 @@
-// Reductions done here rather than by a backend: terms are exchanged and combined in the order of
-// ranks.
+// Reductions done here rather than by a backend: partial values are exchanged and combined in the
+// order of ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,18 +19,18 @@ inline bool is_linear(const Placement& how) {
   return how.reduction() == Reduction::sum || how.reduction() == Reduction::avg;
 }
 
-/// Terms as they are combined: for a norm of order p, |x|^p.
-at::Tensor to_term(const at::Tensor& x, const Placement& how);
+/// A partial value as it is combined: for a norm of order p, |x|^p.
+at::Tensor to_partial(const at::Tensor& x, const Placement& how);
 
 /// Combines `next` into `value`. An average or a norm adds; what remains to do is done once, at the
 /// end.
 void combine_into(at::Tensor& value, const at::Tensor& next, Reduction how);
 
-/// Combines `terms`, in their order, in a dtype wide enough not to lose what halves hold.
-at::Tensor combine(at::TensorList terms, const Placement& how);
+/// Combines `partials`, in their order, in a dtype wide enough not to lose what halves hold.
+at::Tensor combine(at::TensorList partials, const Placement& how);
 
-/// The value of `n` combined terms, in the dtype of the input.
-at::Tensor from_terms(at::Tensor combined, const Placement& how, std::int64_t n,
-                      at::ScalarType type);
+/// The value of `n` combined partial values, in the dtype of the input.
+at::Tensor from_partials(at::Tensor combined, const Placement& how, std::int64_t n,
+                         at::ScalarType type);
 
 }  // namespace intarsia

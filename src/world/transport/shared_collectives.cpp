@@ -51,10 +51,10 @@ void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 /// Equal parts of a buffer.
 template <class T>
-std::vector<std::span<T>> equal_parts(std::span<T> whole, std::size_t n) {
+std::vector<std::span<T>> equal_parts(std::span<T> buffer, std::size_t n) {
   std::vector<std::span<T>> parts;
   for (std::size_t i = 0; i < n; ++i)
-    parts.push_back(whole.subspan(i * (whole.size() / n), whole.size() / n));
+    parts.push_back(buffer.subspan(i * (buffer.size() / n), buffer.size() / n));
   return parts;
 }
 
@@ -65,26 +65,27 @@ std::size_t total(const Parts& parts) {
   return sum;
 }
 
-std::string reduction_text(std::string_view call, std::span<const std::byte> terms,
+std::string reduction_text(std::string_view call, std::span<const std::byte> partials,
                            at::ScalarType type, const Placement& how) {
-  return concat(call, " of ", terms.size() / c10::elementSize(type), ' ', c10::toString(type),
+  return concat(call, " of ", partials.size() / c10::elementSize(type), ' ', c10::toString(type),
                 " by ", how);
 }
 
-/// The terms of all ranks, of so many elements, combined.
-void combine_terms(std::byte* out, std::size_t count, const std::vector<const std::byte*>& terms,
-                   at::ScalarType type, const Placement& how) {
+/// Combines the partial values of all ranks, which have `count` elements each.
+void combine_partials(std::byte* out, std::size_t count,
+                      const std::vector<const std::byte*>& partials, at::ScalarType type,
+                      const Placement& how) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const std::size_t size = c10::elementSize(type);
-  const auto n = static_cast<std::int64_t>(terms.size());
-  std::vector<at::Tensor> block(terms.size());
+  const auto n = static_cast<std::int64_t>(partials.size());
+  std::vector<at::Tensor> block(partials.size());
   for (std::size_t i = 0; i < count; i += kBlock) {
     const std::size_t length = std::min(kBlock, count - i);
-    for (std::size_t r = 0; r < terms.size(); ++r) {
-      block[r] = at::from_blob(const_cast<std::byte*>(terms[r] + i * size),
+    for (std::size_t r = 0; r < partials.size(); ++r) {
+      block[r] = at::from_blob(const_cast<std::byte*>(partials[r] + i * size),
                                {static_cast<std::int64_t>(length)}, type);
     }
-    const at::Tensor value = from_terms(combine(block, how), how, n, type);
+    const at::Tensor value = from_partials(combine(block, how), how, n, type);
     copy(out + i * size, static_cast<const std::byte*>(value.const_data_ptr()), length * size);
   }
 }
@@ -256,17 +257,17 @@ void SharedCollectives::reduce(std::string what, std::byte* out,
   const ConstBytes mine = parts.size() == 1 ? parts[0] : parts[me_];
   std::size_t smallest = parts.size() == 1 ? 0 : mine.size();
   for (const ConstBytes& part : parts) smallest = std::min(smallest, part.size());
-  // The same on all ranks, so that all cut alike.
+  // The same on all ranks, so that all split alike.
   const std::uint64_t rounds = rounds_for(total(parts) - smallest, parts.size(), unit);
-  std::vector<const std::byte*> terms(n_);
+  std::vector<const std::byte*> partials(n_);
   run({std::move(what), parts, unit, rounds}, std::vector<std::size_t>(n_, mine.size()),
       [&](std::uint64_t round, const std::vector<Arrived>& arrived) {
         const std::size_t begin = share_begin(mine.size(), unit, round, rounds);
         for (std::size_t r = 0; r < n_; ++r) {
-          terms[r] = r == me_ ? mine.data() + begin : arrived[r].bytes.data();
+          partials[r] = r == me_ ? mine.data() + begin : arrived[r].bytes.data();
         }
-        combine_terms(out + begin, share_size(mine.size(), unit, round, rounds) / unit, terms, type,
-                      how);
+        combine_partials(out + begin, share_size(mine.size(), unit, round, rounds) / unit, partials,
+                         type, how);
       });
 }
 

@@ -19,9 +19,9 @@ namespace intarsia {
 /// needs from the slots of the others; it signals both. It puts ahead as long as there are slots
 /// from which all have taken what they need.
 ///
-/// Reductions combine terms in the order of ranks. Calls return when the rank has what it needs.
-/// WorldError when ranks do not come, or call different things; the memory is then of no further
-/// use. THREADS: one at a time.
+/// Reductions combine partial values in the order of ranks. Calls return when the rank has what it
+/// needs. WorldError when ranks do not come, or call different things; the memory is then of no
+/// further use. THREADS: one at a time.
 class SharedCollectives {
  public:
   using Bytes = std::span<std::byte>;
@@ -54,10 +54,10 @@ class SharedCollectives {
   struct Brought {
     std::string what;               // in words that must be the same on all ranks
     std::vector<ConstBytes> parts;  // one for all ranks, or one for each but this
-    std::size_t unit = 1;           // parts are not cut within so many bytes
+    std::size_t unit = 1;           // parts are split at multiples of so many bytes
     std::uint64_t rounds = 1;       // over which they are spread
   };
-  /// What a rank takes from another in a round, and where that begins in the whole.
+  /// What a rank takes from another in a round, and where that begins in the part.
   struct Arrived {
     std::size_t begin = 0;
     ConstBytes bytes = {};

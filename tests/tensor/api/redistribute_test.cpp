@@ -23,7 +23,7 @@ using testing::expect_error;
 /// The terms of a partial tensor that differ on every rank and combine to `full`: whole numbers, so
 /// that sums are exact. What is not partial is the same on all ranks of the group.
 at::Tensor term(const at::Tensor& full, const Layout& layout, const Coordinate& at) {
-  at::Tensor out = cut_piece(full, layout, at).clone();
+  at::Tensor out = local_piece(full, layout, at).clone();
   for (std::size_t a = 0; a < at.size(); ++a) {
     if (layout.placement(a) != Placement::partial()) continue;
     // Along the axis, noise that adds up to nothing: +1 to +n-1 on later ranks, the rest taken from
@@ -67,7 +67,7 @@ void check_pairs(World& world, const Mesh& mesh, const at::Tensor& full,
       moved = redistribute_pieces(world, moved, reduce);
       ASSERT_EQ(moved.size(), here.size());
       for (std::size_t m = 0; m < here.size(); ++m) {
-        const at::Tensor expected = cut_piece(full, reduce->to, here[m]);
+        const at::Tensor expected = local_piece(full, reduce->to, here[m]);
         ASSERT_EQ(moved[m].sizes(), expected.sizes()) << plan->to_string();
         ASSERT_TRUE(at::equal(moved[m], expected)) << plan->to_string() << "\n"
                                                    << moved[m] << expected;
@@ -131,7 +131,7 @@ TEST(Redistribute, OtherReductionsAndDtypes) {
         const auto back = world.plans().plan(partial, Layout::parse("S(0)", mesh), shape, size);
         const auto made = redistribute_pieces(world, full, plan);
         const auto got = redistribute_pieces(world, made, back);
-        const at::Tensor expected = cut_piece(full, back->to, {world.rank()});
+        const at::Tensor expected = local_piece(full, back->to, {world.rank()});
         EXPECT_TRUE(at::allclose(got[0].to(at::kFloat), expected.to(at::kFloat), 1e-6, 0))
             << kind << got[0];
         EXPECT_EQ(got[0].scalar_type(), type);
@@ -147,7 +147,7 @@ TEST(Redistribute, CommunicatesOnceForEachStepThatSaysSo) {
                                          Layout::parse("R,S(1)", mesh), Coordinate{4, 6}, 8);
     const at::Tensor full = at::arange(24).reshape({4, 6});
     const auto at = *mesh.coordinate_of(world.rank());
-    redistribute_pieces(world, cut_piece(full, plan->from, at), plan, {.tensor = "x"});
+    redistribute_pieces(world, local_piece(full, plan->from, at), plan, {.tensor = "x"});
     EXPECT_EQ(plan->collectives(), 1U);
     EXPECT_EQ(world.ledger().totals().calls, 1U);
     EXPECT_EQ(world.ledger().totals(CallKind::all_gather).bytes, 2U * 3U * 8U);
@@ -166,8 +166,8 @@ TEST(Redistribute, ManyTensorsShareTheirCollectives) {
       const Layout from = Layout::parse(i % 3 == 2 ? "P(sum)" : "S(0)", mesh);
       const Layout to = Layout::parse(i % 2 == 0 ? "S(1)" : "R", mesh);
       const auto plan = world.plans().plan(from, to, full.sizes(), 8);
-      moves.push_back({{cut_piece(full, from, at)}, plan});
-      expected.push_back(cut_piece(full, to, at));
+      moves.push_back({{local_piece(full, from, at)}, plan});
+      expected.push_back(local_piece(full, to, at));
     }
     const auto moved = redistribute_pieces(world, moves);
     for (std::size_t i = 0; i < moved.size(); ++i) EXPECT_TRUE(at::equal(moved[i][0], expected[i]));
@@ -181,7 +181,7 @@ TEST(Redistribute, BuffersAreUsedAgain) {
     const Layout from = Layout::parse("S(0)", mesh);
     const auto plan = world.plans().plan(from, Layout::parse("S(1)", mesh), Coordinate{64, 64}, 4);
     const at::Tensor full = at::arange(64 * 64, at::kFloat).reshape({64, 64});
-    const at::Tensor piece = cut_piece(full, from, *mesh.coordinate_of(world.rank()));
+    const at::Tensor piece = local_piece(full, from, *mesh.coordinate_of(world.rank()));
     redistribute_pieces(world, piece, plan);
     const MoveMemory first = move_memory(world);
     EXPECT_EQ(first.live, 0);

@@ -87,7 +87,7 @@ TEST(BackendShm, LengthsAroundThoseOfSlots) {
       for (const std::int64_t count : {0, 1, 5, 16'384, 65'450, 65'536, 65'537, 262'144, 700'001}) {
         const auto all = values_of_all(n, count * n);
         const at::Tensor mine = all[static_cast<std::size_t>(world.rank())];
-        const at::Tensor sum = from_terms(combine(all, kSum), kSum, n, at::kFloat);
+        const at::Tensor sum = from_partials(combine(all, kSum), kSum, n, at::kFloat);
         ASSERT_TRUE(at::equal(all_gather(comm, mine, 0).tensor(), at::cat(all)));
         ASSERT_TRUE(at::equal(broadcast(comm, mine, n - 1).tensor(), all.back()));
         ASSERT_TRUE(at::equal(all_reduce(comm, mine, kSum).tensor(), sum));
@@ -142,7 +142,7 @@ TEST(BackendShm, ReductionsAreThoseOfLockstepBitForBit) {
         for (const std::int64_t count : {300, 120'000}) {
           auto all = values_of_all(3, count, type);
           if (!c10::isComplexType(type)) all[1][7] = std::nan("");
-          const at::Tensor want = from_terms(combine(all, how), how, 3, type);
+          const at::Tensor want = from_partials(combine(all, how), how, 3, type);
           const at::Tensor mine = all[static_cast<std::size_t>(world.rank())];
           const auto same = [](const at::Tensor& a, const at::Tensor& b) {
             return at::equal(a.contiguous().view(at::kByte), b.contiguous().view(at::kByte));

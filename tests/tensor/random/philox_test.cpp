@@ -140,7 +140,7 @@ void compare_pieces(const Layout& layout, const Sizes& shape, const Row& row, at
     const Boxes held = boxes(layout, shape, at);
     const at::Tensor piece = make(held.local_shape(), type);
     row.fill(piece, {held, shape}, kKey);
-    ASSERT_TRUE(same_bytes(piece, cut_piece(full, layout, at)))
+    ASSERT_TRUE(same_bytes(piece, local_piece(full, layout, at)))
         << row.name << " of " << type << ", " << layout.to_string() << "\n"
         << piece << full;
   }
@@ -342,8 +342,8 @@ TEST(RandomDistribution, BernoulliWithAProbabilityForEach) {
     const Coordinate at = *layout.mesh().coordinate_of(rank);
     const Boxes held = boxes(layout, shape, at);
     const at::Tensor piece = scattered(held.local_shape(), at::kFloat);
-    fill_bernoulli(piece, {held, shape}, kKey, cut_piece(p.expand(shape), layout, at));
-    EXPECT_TRUE(same_bytes(piece, cut_piece(out, layout, at)));
+    fill_bernoulli(piece, {held, shape}, kKey, local_piece(p.expand(shape), layout, at));
+    EXPECT_TRUE(same_bytes(piece, local_piece(out, layout, at)));
   }
 }
 

@@ -153,7 +153,7 @@ TEST(Rendezvous, EveryMissingVariableIsNamed) {
 }
 
 TEST(Rendezvous, MalformedValuesAreNamed) {
-  refuse(but(kPlain, "RANK", "one"), {"RANK=\"one\"", "whole number"});
+  refuse(but(kPlain, "RANK", "one"), {"RANK=\"one\"", "is not an integer"});
   refuse(but(kPlain, "RANK", "4"), {"rank 4", "size 4", "0..3"});
   refuse(but(kPlain, "RANK", "-1"), {"rank -1"});
   refuse(but(kPlain, "WORLD_SIZE", "0"), {"world size is 0"});

@@ -92,13 +92,5 @@ TEST(Build, Refusals) {
       {"[build]", "'net.v'", "net.w"});
 }
 
-TEST(Build, PatternsMatchNames) {
-  EXPECT_TRUE(matches("a.b.weight", "*.weight"));
-  EXPECT_TRUE(matches("a.b.weight", "a.*.weight"));
-  EXPECT_TRUE(matches("", "*"));
-  EXPECT_FALSE(matches("a.weight2", "*.weight"));
-  EXPECT_FALSE(matches("weight", "a*"));
-}
-
 }  // namespace
 }  // namespace intarsia

@@ -1,4 +1,4 @@
-#include "parallel/model/after_failure.h"
+#include "parallel/gradients/after_failure.h"
 
 #include <algorithm>
 #include <chrono>
