@@ -4,6 +4,7 @@
 
 #include "rules/families.h"
 #include "rules/windows.h"
+#include "rules/wrong_call.h"
 
 namespace intarsia::rules {
 namespace {
@@ -136,13 +137,16 @@ Rows channel_shuffle(const Question& q) {
   return rows;
 }
 
-Rows pixel_shuffle(const Question& q) { return leading(q.in(0).dims() - 3); }
+Rows pixel_shuffle(const Question& q) {
+  require_call(q.in(0).dims() >= 3);
+  return leading(q.in(0).dims() - 3);
+}
 
 Sizes pixel_shuffle_sizes(const Question& q) {
   const std::int64_t r = q.integer("upscale_factor");
   Shape out = q.in(0).sizes;
   const std::size_t n = out.size();
-  if (n < 3) return {};
+  require_call(n >= 3 && r > 0);
   out[n - 3] /= r * r;
   out[n - 2] *= r;
   out[n - 1] *= r;
@@ -153,7 +157,7 @@ Sizes pixel_unshuffle_sizes(const Question& q) {
   const std::int64_t r = q.integer("downscale_factor");
   Shape out = q.in(0).sizes;
   const std::size_t n = out.size();
-  if (n < 3) return {};
+  require_call(n >= 3 && r > 0);
   // ATen gives a tensor without elements back as it is.
   if (std::find(out.begin(), out.end(), 0) != out.end()) return {out};
   out[n - 3] *= r * r;
@@ -164,6 +168,7 @@ Sizes pixel_unshuffle_sizes(const Question& q) {
 
 Rows image_batch(const Question& q) {
   const std::size_t of_one = q.arg("output_size") != nullptr ? 2 : 3;  // col2im takes columns
+  require_call(q.in(0).dims() >= of_one);
   return leading(q.in(0).dims() - of_one);
 }
 
@@ -171,10 +176,11 @@ Sizes im2col_sizes(const Question& q) {
   const Shape& x = q.in(0).sizes;
   const std::size_t n = x.size();
   if (n != 3 && n != 4) return {};
-  const auto kernel = int_list(q, "kernel_size", 2);
-  const auto dilation = int_list(q, "dilation", 2);
-  const auto padding = int_list(q, "padding", 2);
-  const auto stride = int_list(q, "stride", 2);
+  const auto kernel = exact_list(q, "kernel_size", 2);
+  const auto dilation = exact_list(q, "dilation", 2);
+  const auto padding = exact_list(q, "padding", 2);
+  const auto stride = exact_list(q, "stride", 2);
+  require_call(stride[0] > 0 && stride[1] > 0);
   std::int64_t columns = 1;
   for (std::size_t d = 0; d < 2; ++d) {
     const std::int64_t reach = dilation[d] * (kernel[d] - 1) + 1;
@@ -188,8 +194,9 @@ Sizes im2col_sizes(const Question& q) {
 Sizes col2im_sizes(const Question& q) {
   const Shape& x = q.in(0).sizes;
   if (x.size() != 2 && x.size() != 3) return {};
-  const auto kernel = int_list(q, "kernel_size", 2);
-  const auto size = int_list(q, "output_size", 2);
+  const auto kernel = exact_list(q, "kernel_size", 2);
+  const auto size = exact_list(q, "output_size", 2);
+  require_call(kernel[0] > 0 && kernel[1] > 0);
   Shape out{x[x.size() - 2] / (kernel[0] * kernel[1]), size[0], size[1]};
   if (x.size() == 3) out.insert(0, x[0]);
   return {out};

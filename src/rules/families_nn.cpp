@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "rules/families.h"
+#include "rules/wrong_call.h"
 
 namespace intarsia::rules {
 // ---- lookups and losses ----------------------------------------------------------------------
@@ -41,6 +42,7 @@ Rows embedding_backward(const Question& q) {
 }
 
 Sizes embedding_backward_sizes(const Question& q) {
+  require_call(q.in(0).dims() > 0);
   return {Shape{q.integer("num_weights"), q.in(0).sizes.back()}};
 }
 

@@ -4,6 +4,7 @@
 
 #include "rules/families.h"
 #include "rules/windows.h"
+#include "rules/wrong_call.h"
 
 namespace intarsia::rules {
 namespace {
@@ -92,11 +93,13 @@ Rows convolution(const Question& q) {
 Sizes convolution_sizes(const Question& q) {
   const Shape& x = q.in(0).sizes;
   const Shape& w = q.in(1).sizes;
+  require_call(x.size() >= 3 && w.size() == x.size());
   const std::size_t n = x.size() - 2;
-  const auto stride = int_list(q, "stride", n);
-  const auto padding = int_list(q, "padding", n);
-  const auto dilation = int_list(q, "dilation", n);
-  const auto extra = int_list(q, "output_padding", n);
+  const auto stride = exact_list(q, "stride", n);
+  const auto padding = exact_list(q, "padding", n);
+  const auto dilation = exact_list(q, "dilation", n);
+  const auto extra = exact_list(q, "output_padding", n);
+  for (const std::int64_t s : stride) require_call(s > 0);
   const bool transposed = q.flag("transposed");
   Shape out{x[0], transposed ? w[1] * q.integer("groups", 1) : w[0]};
   for (std::size_t d = 0; d < n; ++d) {
@@ -188,6 +191,7 @@ Sizes pool_sizes(const Question& q) {
 Sizes sizes_of_space(const Question& q) {
   Shape out = q.in(0).sizes;
   const auto space = int_list(q, "output_size", space_dims(q));
+  require_call(space.size() <= out.size());
   std::copy(space.begin(), space.end(), out.end() - space.size());
   return Sizes(q.results(), out);
 }
@@ -219,6 +223,7 @@ Rows pad(const Question& q) {
 Sizes pad_sizes(const Question& q) {
   const auto widths = q.arg(q.arg("pad") != nullptr ? "pad" : "padding")->toIntVector();
   Shape out = q.in(0).sizes;
+  require_call(widths.size() / 2 <= out.size());
   for (std::size_t i = 0; i + 1 < widths.size(); i += 2) {
     out[out.size() - 1 - i / 2] += widths[i] + widths[i + 1];
   }

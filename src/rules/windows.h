@@ -35,6 +35,8 @@ std::size_t window_operand(const Question& q);
 
 /// A list of numbers, one for each of `n` dimensions; empty where it was not passed.
 std::vector<std::int64_t> int_list(const Question& q, std::string_view name, std::size_t n);
+/// The same of a list that a right call passes.
+std::vector<std::int64_t> exact_list(const Question& q, std::string_view name, std::size_t n);
 
 /// How far roll shifts a dimension to higher indices, from 0 up to its size.
 std::int64_t shift_of(const Question& q, std::size_t dim);

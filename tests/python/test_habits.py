@@ -262,5 +262,36 @@ def test_all_ranks_refuse_to_write_elements_that_share_memory():
     assert it.full(wide).tolist() == [1, 1, 1]
 
 
+def test_wrong_calls_say_what_plain_torch_says():
+    """Also where a rule would divide by what is wrong, or look for dimensions that are not there."""
+    aten, z = torch.ops.aten, torch.zeros
+    calls = [
+        lambda d: aten.avg_pool2d(d(z(1, 5, 5)), [2], [0]),
+        lambda d: aten.avg_pool2d(d(z(5)), [2]),
+        lambda d: torch.convolution(d(z(2, 3, 5)), d(z(4, 3, 3)), None, [0], [0], [1], False, [0], 1),
+        lambda d: torch.convolution(d(z(2, 3, 5, 5)), d(z(4, 3, 3, 3)), None, [1, 1], [], [1, 1], False, [0, 0], 1),
+        lambda d: torch.convolution(d(z(2, 3, 2)), d(z(4, 3, 5)), None, [1], [0], [1], False, [0], 1),
+        lambda d: torch.convolution(d(z(5)), d(z(4, 3, 5)), None, [1], [0], [1], False, [0], 1),
+        lambda d: torch.constant_pad_nd(d(z(2)), [-3, -3]),
+        lambda d: torch.pixel_shuffle(d(z(1, 4, 2, 2)), 0),
+        lambda d: torch.pixel_unshuffle(d(z(1, 4, 2, 2)), 0),
+        lambda d: torch.pixel_shuffle(d(z(4, 2)), 2),
+        lambda d: aten.im2col(d(z(1, 3, 5, 5)), [2, 2], [1, 1], [0, 0], [0, 0]),
+        lambda d: aten.im2col(d(z(1, 3, 5, 5)), [], [1, 1], [0, 0], [1, 1]),
+        lambda d: aten.col2im(d(z(1, 4, 4)), [3, 3], [0, 0], [1, 1], [0, 0], [1, 1]),
+        lambda d: aten.embedding_dense_backward(d(z(())), d(z((), dtype=torch.long)), 9, -1, False),
+    ]
+    with it.lockstep("[a=2]"):
+        for call in calls:
+            errors = []
+            for laid_out in (lambda t: t, lambda t: it.distribute(t, "R")):
+                try:
+                    call(laid_out)
+                    errors.append("none")
+                except (RuntimeError, IndexError) as error:
+                    errors.append(str(error).splitlines()[0])
+            assert errors[0] == errors[1], errors
+
+
 if __name__ == "__main__":
     run(globals())

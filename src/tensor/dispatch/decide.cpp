@@ -8,6 +8,7 @@
 #include "intarsia/boxes.h"
 #include "intarsia/error.h"
 #include "rules/choose.h"
+#include "rules/wrong_call.h"
 #include "tensor/dispatch/strides.h"
 #include "tensor/local/local_forms.h"
 #include "tensor/local/without_values.h"
@@ -151,10 +152,19 @@ bool adds_up(const Question& q, const Decision& d, const Row& row) {
   return true;
 }
 
+/// The sizes that a rule gives; none where only the result can say them.
+std::vector<Shape> sizes_by_rule(const Rule& rule, const Question& q) {
+  std::vector<Shape> sizes = rule.sizes(q);
+  for (const Shape& shape : sizes) {
+    for (const std::int64_t n : shape) require_call(n >= 0);
+  }
+  return sizes;
+}
+
 void decide_by_rule(const Frame& f, Decision& d) {
   const Rule& rule = *f.info.rule;
   const Question q(f.info.op.schema(), f.arguments(), rule_operands(d));
-  const std::vector<Shape> sizes = rule.sizes(q);
+  const std::vector<Shape> sizes = sizes_by_rule(rule, q);
   if (sizes.empty() && q.results() > 0) {
     replicate_all(f, d);
     set_form_of_strides(f, rule, d);
@@ -285,7 +295,13 @@ Decision decide(const Frame& f) {
   read_operands(f, d);
   switch (f.info.family) {
     case Family::rule:
-      decide_by_rule(f, d);
+      try {
+        decide_by_rule(f, d);
+      } catch (const WrongCall&) {
+        d = {};
+        read_operands(f, d);
+        replicate_all(f, d);
+      }
       break;
     case Family::view:
       decide_view(f, d);
