@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "base/text.h"
@@ -96,13 +97,47 @@ struct Counted {
   }
 };
 
+/// Allocations by where they begin. Some kernels of ATen want memory without its owner
+/// (`raw_allocate`), and give it back by its address.
+class ByAddress {
+ public:
+  static ByAddress& instance() {
+    static auto* const all = new ByAddress;
+    return *all;
+  }
+  void add(void* data, Counted* counted) {
+    const std::scoped_lock lock(mutex_);
+    counted_.emplace(data, counted);
+  }
+  /// Frees what begins there, also if it was not counted.
+  static void free(void* data) {
+    if (Counted* const counted = instance().take(data)) return Counted::free(counted);
+    instance().free_uncounted_(data);
+  }
+  void set_inner(const c10::Allocator& inner) { free_uncounted_ = inner.raw_deleter(); }
+
+ private:
+  Counted* take(void* data) {
+    const std::scoped_lock lock(mutex_);
+    const auto at = counted_.find(data);
+    if (at == counted_.end()) return nullptr;
+    Counted* const counted = at->second;
+    counted_.erase(at);
+    return counted;
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<void*, Counted*> counted_;
+  c10::DeleterFnPtr free_uncounted_ = nullptr;
+};
+
 class CountingAllocator final : public c10::Allocator {
  public:
   CountingAllocator(c10::Allocator* inner, std::size_t device) : inner_(inner), device_(device) {}
 
   at::DataPtr allocate(std::size_t bytes) override {
     at::DataPtr memory = inner_->allocate(bytes);
-    if (t_uncounted > 0) return memory;
+    if (t_uncounted > 0 || bytes == 0) return memory;
     const bool abstract = memory.device().is_meta();
     if (abstract && !c10::impl::tls_is_dispatch_key_excluded(kPieces)) return memory;
     void* const data = memory.get();
@@ -110,7 +145,13 @@ class CountingAllocator final : public c10::Allocator {
     const auto size = static_cast<std::int64_t>(bytes);
     auto* const counted =
         new Counted{std::move(memory), device_, size, Counts::instance().allocated(device_, size)};
-    return {data, counted, &Counted::free, where};
+    if (abstract) return {data, counted, &Counted::free, where};
+    ByAddress::instance().add(data, counted);
+    return {data, data, &ByAddress::free, where};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override {
+    return kDevices[device_] == c10::DeviceType::CPU ? &ByAddress::free : inner_->raw_deleter();
   }
 
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
@@ -125,6 +166,7 @@ class CountingAllocator final : public c10::Allocator {
 void Counts::watch(std::size_t device) {
   constexpr std::uint8_t kPriority = 100;
   c10::Allocator* const inner = c10::GetAllocator(kDevices[device]);
+  if (kDevices[device] == c10::DeviceType::CPU) ByAddress::instance().set_inner(*inner);
   c10::SetAllocator(kDevices[device], new CountingAllocator(inner, device), kPriority);
 }
 
