@@ -68,6 +68,14 @@ TEST(Bounds, OfReductionsAreOfTheSmallestPieces) {
 TEST(Bounds, SendWhatTheyCanOverFastLinks) {
   // 16 B over a to each rank, 32 B over b: as a gather of a, then of b.
   EXPECT_EQ(bound("[a=2,b=2]", {8, 8}, "S(0),S(1)", "R,R", fast_b()), 16 + 8);
+  // The start is that of the slowest.
+  Topology starts = fast_b();
+  starts.levels[0].link = {10, 100, 1};
+  EXPECT_EQ(bound("[a=2,b=2]", {8, 8}, "S(0),S(1)", "R,R", starts), 110 + 16 + 8);
+  // 8 B over a, 48 B over b and c.
+  Topology two = fast_b();
+  two.axes.push_back({{"c"}, {0, 0, 4}});
+  EXPECT_EQ(bound("[a=2,b=2,c=2]", {4, 4, 4}, "S(0),S(1),S(2)", "R,R,R", two), 8 + 12);
   // Of 16 B pieces, 1 over a, 2 over b; then 48 B over b.
   EXPECT_EQ(bound("[a=2,b=2]", {64}, "P(sum),P(sum)", "R,R", fast_b()), 16 + 8 + 12);
 }

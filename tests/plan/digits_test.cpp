@@ -211,8 +211,9 @@ TEST(Endpoints, MakeLayoutsOfRoles) {
 TEST(Endpoints, MakeTheirOwnLayoutsAgain) {
   const Mesh mesh = Mesh::parse("[a=2,b=3,c=2]");
   const Shape shape{48, 48};
-  for (const char* text : {"R,P(sum),S(1)", "S(0),S(0),S(0) | 0:c>a>b", "SS(0,4),S(0),R",
-                           "SS(0,4),SS(0,2),S(0)", "SS(1,6),SS(1,4),SS(1,3) | 1:b>a>c"}) {
+  for (const char* text :
+       {"R,P(sum),S(1)", "S(0),S(0),S(0) | 0:c>a>b", "SS(0,4),S(0),R", "S(0),SS(0,4),R | 0:b>a",
+        "SS(0,4),SS(0,2),S(0)", "SS(1,6),SS(1,4),SS(1,3) | 1:b>a>c"}) {
     const Layout layout = Layout::parse(text, mesh);
     const Layout other = Layout::parse("SS(0,8),SS(0,2),SS(0,3)", mesh);
     const Endpoints there(layout, other, shape);

@@ -82,6 +82,8 @@ TEST(Prices, OfExchanges) {
   EXPECT_EQ(priced("[a=2,b=2]", {8}, "S(0),R", "R,S(0)"), "all_to_all 116");
   // Halves and thirds: 4 B of 12, from 2 ranks.
   EXPECT_EQ(priced("[a=2,b=3]", {12}, "S(0),R", "R,S(0)"), "all_to_all 116");
+  // What is irregular: 4 B of 16, from all ranks.
+  EXPECT_EQ(priced("[a=2,b=2]", {16}, "SS(0,4),S(0)", "S(0),S(0)"), "all_to_all 136");
   // Thirds of halves: b's chunk of the half that a rank has stays with it. 2 of 4 B arrive.
   EXPECT_EQ(priced("[a=2,b=3]", {12}, "S(0),R", "R,SS(0,2)"), "all_to_all 113");
 }
@@ -101,6 +103,9 @@ TEST(Prices, AskTheLinkOfTheGroup) {
   const auto [from, to] = l.states("S(0),S(1)", "R,R");
   EXPECT_EQ(l.prices.price(from, to).group, kA | kB);
   EXPECT_EQ(text(l.prices.price(from, to)), "all_gather 194");
+  // 2 + 1 + 16 / 4 + 8, and 2 + 2 + 64 / 4 + 16.
+  EXPECT_EQ(priced("[a=2,b=2]", {8, 8}, "R,S(0)", "R,S(1)", t), "all_to_all 15");
+  EXPECT_EQ(priced("[a=2,b=2]", {8, 8}, "R,P(sum)", "R,R", t), "all_reduce 36");
 }
 
 /// The bytes that a step needs, and needs at least, with both pieces.

@@ -134,6 +134,7 @@ TEST(RoleTable, RefusesIrregularRolesWithoutWhatTheyDependOn) {
   EXPECT_TRUE(legal(own, {digit(0, 4), irregular, Role{}}));
   EXPECT_FALSE(legal(own, {digit(0, 4), Role::innermost(0), Role{}}));
   EXPECT_TRUE(legal(own, {digit(0, 2), Role::innermost(0), Role{}}));
+  EXPECT_TRUE(legal(own, {Role::innermost(0), digit(0, 1), digit(0, 4)}));
 }
 
 TEST(RoleTable, RefusesPartialValuesThatDoNotCommute) {

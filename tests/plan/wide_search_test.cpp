@@ -112,11 +112,13 @@ TEST(WideSearch, KnowsTheLeastBoundOfMemory) {
   EXPECT_EQ(Between("[a=2]", {5}, "S(0)", "R").wide.least_peak(), 3 + 5 + 5);  // uneven, in parts
 }
 
-TEST(WideSearch, StopsEarlyOnLargeMeshes) {
+TEST(WideSearch, ImprovesWaysOnLargeMeshesToo) {
   Between b("[a=16,b=8]", {256, 256}, "S(1),R", "R,S(1)");
   const Path known = b.lattice.shortest();
   const Path path = b.wide.improve(known);
-  EXPECT_LE(path.seconds, known.seconds);
+  EXPECT_LT(path.seconds, known.seconds);
+  // As above: 512 B from 2 ranks, 110 + 512 + 256; then 7680 B in 15 rounds, 250 + 7680.
+  EXPECT_LE(path.seconds, 878 + 7930);
   EXPECT_EQ(b.l.roles.layout(path.states.back()), b.l.to);
 }
 

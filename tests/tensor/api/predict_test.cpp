@@ -79,13 +79,16 @@ TEST(Predict, ThePeakIsTheMostAtAnyTime) {
   const Prediction p = predict({.mesh = mesh}, [&](World& world) {
     const Layout rows = Layout::parse("S(0)", mesh);
     const Tensor w = zeros({8}, rows, world);
-    { const Tensor dropped = zeros({400}, rows, world); }
-    { const Tensor plain = at::zeros({50}); }  // has memory, and counts like the rest
+    {
+      const Tensor dropped = zeros({400}, rows, world);
+      const Tensor plain = at::zeros({50});  // has memory, and counts like the rest
+    }
+    const Tensor less = zeros({40}, rows, world);
     return KeptTensors{.parameters = {w}};
   });
   EXPECT_EQ(p.parameters, 2 * 4);
-  EXPECT_EQ(p.peak, 2 * 4 + 100 * 4);
-  EXPECT_EQ(p.activations(), 100 * 4);
+  EXPECT_EQ(p.peak, 2 * 4 + 100 * 4 + 50 * 4);
+  EXPECT_EQ(p.activations(), 100 * 4 + 50 * 4);
   EXPECT_EQ(p.gradients, 0);
 }
 

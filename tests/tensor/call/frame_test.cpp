@@ -133,6 +133,10 @@ TEST(Frame, MissingTensorsAndListsHaveWordsOfTheirOwn) {
                   key(index, {two.x, List({i, std::nullopt})}), key(index, {two.x, List({i, i})})})
                 .size(),
             4U);
+  const OpInfo each = info("aten::_foreach_add", "List");
+  const Tensor& x = two.x;
+  using Tensors = std::vector<Tensor>;
+  EXPECT_NE(key(each, {Tensors{x, x}, Tensors{x}, 1}), key(each, {Tensors{x}, Tensors{x, x}, 1}));
   const OpInfo norm = info("aten::native_layer_norm");
   const c10::List<std::int64_t> last({3});
   EXPECT_EQ(key(norm, {two.x, last, c10::IValue(), c10::IValue(), 0.1}),

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "error_text.h"
@@ -149,6 +150,18 @@ TEST(Plain, ADifferenceThatIsNoLongerKnownIsStillFound) {
     expect_error<WorldError>([&] { check_plain_tensors(world); },
                              {"[check_plain_tensors] ranks 1 were given other plain tensors",
                               "more than 256 calls ago"});
+  });
+}
+
+TEST(Plain, OfSeveralThatAreStillKnownTheOldestIsNamed) {
+  on_mesh(Mesh::parse("[a=2]"), [](World& world) {
+    PlainLog& log = TensorState::of(world).plain_log;
+    const auto mine = static_cast<std::uint64_t>(world.rank());
+    for (std::uint64_t i = 0; i < 258; ++i) {  // the last 256 are known
+      const bool differs = i == 0 || i == 5 || i == 256;
+      log.add({"aten::add", "number " + std::to_string(i), differs ? mine : 9U});
+    }
+    expect_error<WorldError>([&] { check_plain_tensors(world); }, {"the plain tensor number 5 "});
   });
 }
 

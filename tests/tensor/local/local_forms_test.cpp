@@ -120,6 +120,8 @@ TEST_F(LocalForms, RowsOfATableThatOthersHaveAreZero) {
   EXPECT_EQ(result_of(columns, "P(sum)"), (Rows{{0, 0, 0, 3}, {2, 0, 5, 0}}));
   const FramedCall each("aten::gather", "", {wide, 1, index({2, 0, 1, 1}).view({2, 2})});
   EXPECT_EQ(result_of(each, "P(sum)"), (Rows{{0, 0, 4, 4}, {2, 0, 0, 0}}));
+  EXPECT_EQ(run_on_pieces(each.frame, form_of(each, {"P(sum)"}))[0][1].sizes(),
+            at::IntArrayRef({2, 2}));
   c10::List<std::optional<at::Tensor>> last;
   last.push_back(std::nullopt);
   last.push_back(index({-1}));

@@ -230,6 +230,15 @@ TEST(Mover, ManyTensorsShareTheirCalls) {
   expect_pieces(made[2], {floats({2.5, 5}), floats({2.5, 5})}, "floats");
   expect_pieces(made[3], {longs({33}), longs({44})}, "with steps of its own");
   EXPECT_FALSE(made[0][0].is_alias_of(made[3][0])) << "each has memory of its own";
+  // Equal pieces are gathered by a call that uneven ones cannot share.
+  const auto gather = [&](const Shape& shape) {
+    return plan_of(mesh, shape, "S(0)", {{StepKind::all_gather, {0}, "R"}});
+  };
+  r.mover.run({Mover::Job{gather({2}), {longs({1}), longs({2})}},
+               Mover::Job{gather({3}), {longs({1, 2}), longs({3})}}},
+              r.asker());
+  EXPECT_EQ(r.lockstep.world().ledger().totals(CallKind::all_gather).calls, 1U);
+  EXPECT_EQ(r.lockstep.world().ledger().totals(CallKind::all_to_all).calls, 1U);
 }
 
 TEST(Mover, ManyTensorsGoOnTogetherAsLongAsTheyCan) {
