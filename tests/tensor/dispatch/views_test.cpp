@@ -65,11 +65,12 @@ TEST_F(Views, PlacementsGoWhereTheirDimensionGoes) {
 TEST_F(Views, ADimensionThatIsTakenApartIsNotSharded) {
   EXPECT_EQ(of("S(0)", "aten::select", "int", {0, 3}), "R -> R");
   EXPECT_EQ(of("S(1)", "aten::select", "int", {0, 3}), "S(1) -> S(0)");
+  EXPECT_EQ(of("SS(1,3)", "aten::select", "int", {0, 3}), "SS(1,3) -> SS(0,3)");
   EXPECT_EQ(of("S(1)", "aten::unbind", "int", {0}), "S(1) -> S(0)");
   EXPECT_EQ(of("S(1)", "aten::unbind", "int", {-1}), "R -> R");
   EXPECT_EQ(of("S(0)", "aten::slice", "Tensor", {0, 1, 3}), "R -> R");
   EXPECT_EQ(of("S(0)", "aten::slice", "Tensor", {0, 0, 4}), "S(0) -> S(0)");  // all of it
-  EXPECT_EQ(of("S(0)", "aten::slice", "Tensor", {1, 1, 3}), "S(0) -> S(0)");
+  EXPECT_EQ(of("S(1)", "aten::slice", "Tensor", {0, 1, 3}), "S(1) -> S(1)");
   EXPECT_EQ(of("S(0)", "aten::split", "Tensor", {2, 1}), "S(0) -> S(0)");
   EXPECT_EQ(of("S(0)", "aten::unfold", "", {1, 2, 2}), "S(0) -> S(0)");
   EXPECT_EQ(of("S(1)", "aten::unfold", "", {1, 2, 2}), "R -> R");

@@ -107,17 +107,35 @@ Part shared(const char* old, const Coordinate& old_at, const char* next, const C
 std::shared_ptr<const Route> route_of(World& world, StepKind kind, const AxisList& axes,
                                       const Layout& before, const Layout& after,
                                       const Shape& shape) {
-  return make_route(world, std::make_shared<Plan>(Plan{.from = before,
-                                                       .to = after,
-                                                       .shape = shape,
-                                                       .element_size = 4,
-                                                       .steps = {{kind, axes, before, after}}}));
+  const Plan plan{before, after, shape, 4, {{kind, axes, before, after}}};
+  return make_route(world, std::make_shared<const Plan>(plan));
 }
 std::shared_ptr<const Route> route_of(const Lockstep& ranks, StepKind kind, const AxisList& axes,
                                       const char* before, const char* after, const Shape& shape) {
   return route_of(ranks.world(), kind, axes, Layout::parse(before, ranks.mesh()),
                   Layout::parse(after, ranks.mesh()), shape);
 }
+
+/// What comes to a member of a group, of which `old` has what each holds: its new piece, with -1
+/// where nothing came and -2 where something came twice; and all that comes, in the order of ranks.
+struct Arrival {
+  Arrival(const std::vector<MemberRoute>& group, std::size_t m, const std::vector<Indices>& old) {
+    std::int64_t count = 1;
+    for (const std::int64_t s : group[m].after) count *= s;
+    piece.assign(static_cast<std::size_t>(count), -1);
+    for (std::size_t j = 0; j < group.size(); ++j) {
+      const Part& part = group[m].from[j];
+      EXPECT_EQ(text(part), text(group[j].to[m])) << "both sides of one part";
+      for (const Place& p : places(part.blocks, part.sizes, group[j].before, group[m].after)) {
+        sent.push_back(old[j].at(static_cast<std::size_t>(p.in_old)));
+        std::int64_t& element = piece.at(static_cast<std::size_t>(p.in_new));
+        element = element == -1 ? sent.back() : -2;
+      }
+    }
+  }
+  Indices piece;
+  Indices sent;
+};
 
 // ---- parts -----------------------------------------------------------------------------------
 
@@ -294,37 +312,28 @@ TEST(Route, OneReplicaServesARankOfTheNewMesh) {
 TEST(Route, BetweenMeshesEveryElementComesOnce) {
   const auto world = lockstep_world(7);
   const Mesh mesh = Mesh::parse("[a=2,b=2]");
-  const auto olds = all_layouts(mesh, placements({"R", "S(0)", "S(1)", "SS(0,2)"}));
+  const Shape shape{5, 7};
+  const auto held_by = [&](std::int64_t rank, const Layout& layout) {
+    const auto at = layout.mesh().coordinate_of(rank);
+    return at ? held(layout, shape, *at) : Indices();
+  };
   for (const char* target : {"[c=3] S(0)", "[c=3]{3,0,5} S(1)", "[c=3]{4,1,6} SS(1,2)", "[c=2]+3 R",
                              "[c=2,d=2]+2 S(0),S(0) | 0:d>c"}) {
     const Layout after = Layout::parse(target);
     const std::array meshes{mesh, after.mesh()};
     const auto everyone = ranks_of(meshes);
-    for (const Layout& before : olds) {
-      const Shape shape{5, 7};
+    for (const Layout& before : all_layouts(mesh, placements({"R", "S(0)", "S(1)", "SS(0,2)"}))) {
       const auto way = make_route_between(*world, before, after, shape, everyone);
       ASSERT_EQ(way->ranks, everyone);
+      std::vector<Indices> old;
+      for (const std::int64_t rank : everyone) old.push_back(held_by(rank, before));
       for (std::size_t m = 0; m < everyone.size(); ++m) {
         const MemberRoute& route = way->route.members[m];
-        const auto at = after.mesh().coordinate_of(everyone[m]);
-        const Indices want = at ? held(after, shape, *at) : Indices();
-        Indices got(want.size(), -1);
-        for (std::size_t j = 0; j < everyone.size(); ++j) {
-          const Part& part = route.from[j];
-          ASSERT_EQ(text(part), text(way->route.members[j].to[m]));
-          if (part.count == 0) continue;
-          const MemberRoute& other = way->route.members[j];
-          const Indices old = held(before, shape, *mesh.coordinate_of(everyone[j]));
-          for (const Place& p : places(part.blocks, part.sizes, other.before, route.after)) {
-            std::int64_t& element = got.at(static_cast<std::size_t>(p.in_new));
-            ASSERT_EQ(element, -1) << "it came before";
-            element = old.at(static_cast<std::size_t>(p.in_old));
-          }
-        }
-        ASSERT_EQ(got, want) << before.to_string() << " to " << target;
-        const auto home = mesh.coordinate_of(everyone[m]);
-        const Indices kept = in_both(home ? held(before, shape, *home) : Indices(), want);
-        ASSERT_EQ(route.from[route.me].count, static_cast<std::int64_t>(kept.size()))
+        const Indices want = held_by(everyone[m], after);
+        ASSERT_EQ(Arrival(way->route.members, m, old).piece, want)
+            << before.to_string() << " to " << target;
+        ASSERT_EQ(route.me, m);
+        ASSERT_EQ(route.from[m].count, static_cast<std::int64_t>(in_both(old[m], want).size()))
             << "what it holds is not sent";
       }
     }
@@ -488,38 +497,28 @@ TEST(Route, AllReduceNeedsNoPartsAndCountsItsBytes) {
 
 TEST(Route, AnExchangeBringsThePiecesOfTheNaiveMap) {
   const Lockstep ranks("[a=2,b=2]");
+  const Shape shape{5, 3};
+  const auto held_by_all = [&](const Layout& layout) {
+    std::vector<Indices> out;
+    for (std::int64_t r = 0; r < 4; ++r) {
+      out.push_back(held(layout, shape, *ranks.mesh().coordinate_of(r)));
+    }
+    return out;
+  };
   const auto layouts = all_layouts(ranks.mesh(), placements({"S(0)", "S(1)", "SS(0,2)"}));
   for (const Layout& before : layouts) {
     for (const Layout& after : layouts) {
-      const Shape shape{5, 3};
       const auto route =
           route_of(ranks.world(), StepKind::all_to_all, {0, 1}, before, after, shape);
-      const auto& members = route->steps[0].members;
-      const std::string what = concat(before, " to ", after);
-      std::vector<Indices> old;
-      for (std::int64_t r = 0; r < 4; ++r) {
-        old.push_back(held(before, shape, *ranks.mesh().coordinate_of(r)));
-      }
+      const bool blocks = before.has_strided() || after.has_strided();
+      const auto old = held_by_all(before);
+      const auto want = held_by_all(after);
       for (std::size_t m = 0; m < 4; ++m) {
-        const Indices want =
-            held(after, shape, *ranks.mesh().coordinate_of(static_cast<std::int64_t>(m)));
-        Indices got(want.size(), -1);
-        Indices arriving;
-        for (std::size_t j = 0; j < 4; ++j) {
-          const Part& part = members[m].from[j];
-          ASSERT_EQ(text(part), text(members[j].to[m])) << what;
-          for (const Place& p :
-               places(part.blocks, part.sizes, members[j].before, members[m].after)) {
-            const std::int64_t element = old[j].at(static_cast<std::size_t>(p.in_old));
-            got.at(static_cast<std::size_t>(p.in_new)) = element;
-            arriving.push_back(element);
-          }
-        }
-        ASSERT_EQ(got, want) << what;
-        const bool lands = members[m].lands_in_place;
-        ASSERT_TRUE(arriving == want || !lands) << what;
-        ASSERT_TRUE(arriving != want || lands || before.has_strided() || after.has_strided())
-            << what;
+        const Arrival arrival(route->steps[0].members, m, old);
+        ASSERT_EQ(arrival.piece, want[m]) << before.to_string() << " to " << after.to_string();
+        const bool lands = route->steps[0].members[m].lands_in_place;
+        ASSERT_TRUE(arrival.sent == want[m] || !lands);
+        ASSERT_TRUE(arrival.sent != want[m] || lands || blocks) << "it need not be copied";
       }
     }
   }
