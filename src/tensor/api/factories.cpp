@@ -36,8 +36,12 @@ at::Tensor made(std::string_view where, at::IntArrayRef sizes, const Layout& lay
   TensorState& state = TensorState::of(world);
   const Spec spec(layout, shape, dtype);
   if (reduced != layout) {
-    pieces = state.move(spec.with(reduced), pieces, state.plan(spec.with(reduced), layout),
-                        {.op = where, .implicit = false});
+    const PlanPointer plan = state.plan(spec.with(reduced), layout);
+    if (!plan) {
+      fail<ValueError>(where, "no exact way leads from values to ", layout,
+                       ": the partial values of a norm have no sign; use from_local()");
+    }
+    pieces = state.move(spec.with(reduced), pieces, plan, {.op = where, .implicit = false});
   }
   at::Tensor out = make_tensor(world.shared_from_this(), state, spec, std::move(pieces));
   if (requires_grad) out.set_requires_grad(true);

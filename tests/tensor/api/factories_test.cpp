@@ -2,7 +2,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <complex>
 #include <vector>
 
 #include "error_text.h"
@@ -161,6 +160,13 @@ TEST(Factories, RefusalsNameTheValues) {
                            {"[ones]", "dimension 1"});
   expect_error<ValueError>([&] { empty({2}, two.in("P(avg)"), two.world, at::kLong); },
                            {"[empty]", "i64", "P(avg)"});
+}
+
+TEST(Factories, RefuseNormsWhichHaveNoSign) {
+  const Lockstep lockstep("[a=2]");
+  const Layout norm = Layout::parse("P(norm:2)", lockstep.mesh());
+  testing::expect_error<ValueError>([&] { full_of({2}, -3.0, norm, lockstep.world()); },
+                                    {"[full", "P(norm", "from_local"});
 }
 
 }  // namespace

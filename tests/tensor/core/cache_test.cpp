@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <memory>
 #include <thread>
+#include <vector>
 
 namespace intarsia {
 namespace {

@@ -140,7 +140,6 @@ TEST(AutogradFormulas, LengthsOfCtcMayBeDistributed) {
 TEST(AutogradFormulas, RmsNormSendsANumberForEachRow) {
   const Two two;
   const Tensor x = two.leaf("S(1)", at::tensor({1.0, 7.0, 3.0, 4.0}).view({2, 2}));
-  const Budget budget(two.world);
   const Tensor y = at::rms_norm(x, {2}, {}, 0.0);  // means of squares: 25, 12.5
   EXPECT_NEAR(numbers(y)[1], 7 / 5.0, 1e-12);
   EXPECT_NEAR(numbers(y)[2], 3 / std::sqrt(12.5), 1e-12);
