@@ -1,6 +1,8 @@
 // A bounded cache of decisions, by words that say which call is meant.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -85,15 +87,18 @@ class BoundedCache {
     }
   }
 
+  /// Drops all values.
   void set_limit(std::size_t limit) {
     limit_ = limit;
-    clear();
     for (Shard& shard : shards_) {
+      std::vector<Slot> dropped;  // destroyed after the lock is released
       const std::scoped_lock lock(shard.mutex);
+      dropped.swap(shard.slots);
       shard.limit = std::max<std::size_t>(1, limit / kShards);
       std::size_t heads = 16;
       while (heads < shard.limit) heads *= 2;
       shard.heads.assign(heads, kNone);
+      shard.hand = 0;
     }
   }
 
@@ -156,7 +161,7 @@ class BoundedCache {
     return place;
   }
 
-  std::size_t limit_ = 0;
+  std::atomic<std::size_t> limit_ = 0;
   Shard shards_[kShards];
 };
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -168,6 +169,22 @@ TEST(BoundedCache, TwoThreadsFindInsertAndClear) {
   EXPECT_EQ(counters.hits + counters.misses, 2U * kRounds);
   EXPECT_GT(counters.hits, 0U);
   EXPECT_LE(counters.entries, 48U);
+}
+
+TEST(BoundedCache, LimitsChangeWhileValuesAreAdded) {
+  BoundedCache<int> cache(64);
+  std::atomic<bool> stop = false;
+  std::thread adds([&] {
+    for (std::uint64_t i = 0; !stop; ++i) {
+      const std::uint64_t words[] = {i % 5000};
+      const std::uint64_t hash = BoundedCache<int>::hash(words);
+      if (cache.find(words, hash) == nullptr) cache.insert(words, hash, std::make_shared<int>(1));
+    }
+  });
+  for (int i = 0; i < 2000; ++i) cache.set_limit(64 + static_cast<std::size_t>(i % 2) * 64);
+  stop = true;
+  adds.join();
+  EXPECT_LE(cache.counters().entries, 128U);
 }
 
 }  // namespace
