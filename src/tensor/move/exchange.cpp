@@ -3,10 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "layout/chunk.h"
-#include "tensor/core/neutral.h"
 #include "world/collectives/flat.h"
 #include "world/collectives/pending.h"
 #include "world/transport/reductions.h"
@@ -209,18 +209,15 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     return out;
   }
 
-  /// The same in parts, one after the other, so that buffers are small. Partial values are combined
-  /// as they come.
+  /// The same in parts, one after the other, so that buffers are small. Ranks that hold partial
+  /// values of the same elements send the same range of them in each part, so they are combined as
+  /// at once: in the order of ranks, and wide enough.
   std::vector<Tensors> in_parts(std::int64_t chunks, const Asker& asker) {
     Moving& t = moving_[0];
     for (std::size_t m = 0; m < members_; ++m) {
-      const MemberRoute& r = route(t, m);
-      t.made.push_back(at::empty({elements(r.after)}, t.old[m].options()));
-      if (t.step->partial_count > 1) {
-        const Layout& before = t.step->step->before;  // partial on some axis
-        t.made[m].copy_(neutral_piece(Shape{elements(r.after)}, before, t.old[m].options()));
-      }
-      copy_blocks(t, m, r.to[r.me].blocks, t.old[m], r.before, &Block::in_old, 0);
+      const std::int64_t count = elements(route(t, m).after);
+      t.made.push_back(at::empty({count}, t.old[m].options().dtype(t.type)));
+      if (t.step->partial_count == 1) keep_own(m);
     }
     for (std::int64_t c = 0; c < chunks; ++c) {
       flat::Exchange x;
@@ -236,13 +233,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
         x.out.push_back(lend(total(out_counts[m])));
         std::int64_t at = 0;
         for (std::size_t j = 0; j < r.to.size(); ++j) {
-          const Range range = chunk(r.to[j].count, chunks, c);
-          if (j == r.me || range.size() == 0) continue;
-          for (const Block& b : blocks_within(r.to[j], range.begin, range.end, r.before, r.after)) {
-            block_of(x.in[m], b.sizes, r.to[j].sizes, at + b.in_part)
-                .copy_(block_of(t.old[m], b.sizes, r.before, b.in_old));
-          }
-          at += range.size();
+          if (j != r.me) pack(m, r.to[j], chunk(r.to[j].count, chunks, c), x.in[m], at);
+          at += in_counts[m][j];
         }
       }
       const Tensors landed = x.out;
@@ -250,42 +242,70 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
       flat::all_to_all(*t.step->comm, std::move(x), in_counts, out_counts, asker.call, asker.where)
           .wait();
       for (std::size_t m = 0; m < members_; ++m) {
-        const MemberRoute& r = route(t, m);
-        std::int64_t at = 0;
-        for (std::size_t j = 0; j < r.from.size(); ++j) {
-          const Range range = chunk(r.from[j].count, chunks, c);
-          if (j == r.me || range.size() == 0) continue;
-          copy_blocks(t, m, blocks_within(r.from[j], range.begin, range.end, r.before, r.after),
-                      landed[m], r.from[j].sizes, &Block::in_part, at);
-          at += range.size();
-        }
+        unpack(m, chunks, c, landed[m].split_with_sizes(out_counts[m]));
       }
       leases_.clear();
     }
     std::vector<Tensors> out(1);
     for (std::size_t m = 0; m < members_; ++m) {
-      at::Tensor made = t.made[m];
-      if (t.step->partial_count > 1)
-        made = from_partials(made, t.step->how, t.step->partial_count, t.type);
-      out[0].push_back(made.view(to_ref(route(t, m).after)));
+      out[0].push_back(t.made[m].view(to_ref(route(t, m).after)));
     }
     held_ = {};
     return out;
   }
 
-  /// Brings blocks of `from` into the new piece: copied, or combined with what is there.
-  void copy_blocks(Moving& t, std::size_t m, const std::vector<Block>& blocks,
-                   const at::Tensor& from, const Shape& sizes, std::int64_t Block::*place,
-                   std::int64_t at) {
-    for (const Block& b : blocks) {
-      at::Tensor to = block_of(t.made[m], b.sizes, route(t, m).after, b.in_new);
-      const at::Tensor next = block_of(from, b.sizes, sizes, at + b.*place);
-      if (t.step->partial_count > 1) {
-        combine_into(to, next, t.step->how.reduction());
-      } else {
-        to.copy_(next);
+  /// Writes a range of a part, row-major, to `out` from `at` on.
+  void pack(std::size_t m, const Part& part, Range range, const at::Tensor& out, std::int64_t at) {
+    const MemberRoute& r = route(moving_[0], m);
+    for (const Block& b : blocks_within(part, range.begin, range.end, r.before, r.after)) {
+      block_of(out, b.sizes, part.sizes, at + b.in_part)
+          .copy_(block_of(moving_[0].old[m], b.sizes, r.before, b.in_old));
+    }
+  }
+
+  /// Brings the c-th ranges of what came from each rank into the new piece.
+  void unpack(std::size_t m, std::int64_t chunks, std::int64_t c, Tensors came) {
+    Moving& t = moving_[0];
+    const MemberRoute& r = route(t, m);
+    for (const Sources& sources : sources_of(r)) {
+      const Part& part = r.from[sources.begin()->second];
+      const Range range = chunk(part.count, chunks, c);
+      if (range.size() == 0) continue;
+      Tensors partials;
+      for (const auto& [index, j] : sources) {
+        if (j == r.me) {
+          if (t.step->partial_count == 1) continue;  // kept before
+          came[j] = lend(range.size());
+          pack(m, part, range, came[j], 0);
+        }
+        partials.push_back(came[j]);
+      }
+      if (partials.empty()) continue;
+      const at::Tensor value = t.step->partial_count == 1
+                                   ? partials[0]
+                                   : from_partials(combine(partials, t.step->how), t.step->how,
+                                                   t.step->partial_count, t.type);
+      for (const Block& b : blocks_within(part, range.begin, range.end, r.before, r.after)) {
+        block_of(t.made[m], b.sizes, r.after, b.in_new)
+            .copy_(block_of(value, b.sizes, part.sizes, b.in_part));
       }
     }
+  }
+
+  /// Ranks that hold partial values of the same elements, by the partial value's index.
+  using Sources = std::map<std::int64_t, std::size_t>;
+
+  /// The ranks that a new piece comes from. Their parts are the same elements or have none in
+  /// common, since pieces differ along axes that shard only: the first element tells them apart.
+  static std::vector<Sources> sources_of(const MemberRoute& r) {
+    std::map<std::int64_t, Sources> by_place;
+    for (std::size_t j = 0; j < r.from.size(); ++j) {
+      if (r.from[j].count == 0) continue;
+      by_place[r.from[j].blocks[0].in_new].emplace(r.partial_index[j], j);
+    }
+    std::vector<Sources> out;
+    for (auto& [place, sources] : by_place) out.push_back(std::move(sources));
+    return out;
   }
 
   BufferPool& pool_;

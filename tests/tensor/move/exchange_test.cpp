@@ -192,6 +192,49 @@ TEST(Exchange, InPartsReducesToo) {
   expect_pieces(reduced("P(norm:2)", 2), {doubles({5, 10}), doubles({13})});
 }
 
+TEST(Exchange, InPartsAddsInTheOrderOfRanks) {
+  Ranks r("[a=3]");
+  const Tensors old{at::full({8}, 1e8F), at::full({8}, 1.0F), at::full({8}, -1e8F)};
+  const StepRoute* step = r.step(StepKind::exchange_partials, "P(sum)", "R", {8}, 3);
+  const at::Tensor none = at::zeros({8});  // 1e8 + 1 is 1e8 in floats
+  expect_pieces(r.exchange(step, old), {none, none, none});
+}
+
+/// Each rank's piece of random numbers, none of which adds up exactly.
+Tensors random_pieces(const Layout& layout, const Shape& shape, at::ScalarType type) {
+  Tensors out;
+  for (std::int64_t i = 0; i < layout.mesh().size(); ++i) {
+    const Coordinate at = *layout.mesh().coordinate_of(i);
+    out.push_back(at::randn(to_ref(local_shape(layout, shape, at)), at::kDouble).to(type));
+  }
+  return out;
+}
+
+TEST(Exchange, InPartsGivesTheBitsOfAllAtOnce) {
+  struct Case {
+    const char* mesh;
+    const char* before;
+    const char* after;
+  };
+  const Shape shape{7, 5};
+  for (const Case& c :
+       {Case{"[a=3]", "P(sum)", "R"}, Case{"[a=4]", "P(avg)", "S(1)"},
+        Case{"[a=3]", "P(norm:2)", "SS(0,2)"}, Case{"[a=3]", "P(max)", "R"},
+        Case{"[a=2,b=3]", "P(sum),P(sum)", "S(0),R"}, Case{"[a=3,b=2]", "P(sum),S(0)", "S(1),R"},
+        Case{"[a=2,b=3]", "S(1),P(sum)", "R,S(1)"}, Case{"[a=2,b=3]", "S(0),P(sum)", "R,R"}}) {
+    Ranks r(c.mesh);
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      const Tensors old = random_pieces(Layout::parse(c.before, r.lockstep.mesh()), shape, type);
+      const auto kind = StepKind::exchange_partials;
+      const Tensors at_once = r.exchange(r.step(kind, c.before, c.after, shape), old);
+      for (const std::int64_t chunks : {2, 5, 40}) {
+        expect_pieces(r.exchange(r.step(kind, c.before, c.after, shape, chunks), old), at_once,
+                      std::string(c.before) + " to " + c.after);
+      }
+    }
+  }
+}
+
 TEST(Exchange, ManyTensorsAreOneCall) {
   Ranks r("[a=2]");
   const auto made = r.exchange(
