@@ -2,6 +2,7 @@
 
 #include "intarsia/boxes.h"
 #include "intarsia/plan.h"
+#include "layout/chunk.h"
 #include "layout/coordinates.h"
 #include "plan/shared.h"
 
@@ -9,12 +10,6 @@ namespace intarsia {
 namespace {
 
 constexpr std::int64_t kMostRanks = 4096;
-
-std::int64_t elements(const Shape& shape) {
-  std::int64_t n = 1;
-  for (const std::int64_t s : shape) n *= s;
-  return n;
-}
 
 /// How many positions two lists of ascending runs share.
 std::int64_t shared(std::span<const Range> a, std::span<const Range> b) {
@@ -24,6 +19,23 @@ std::int64_t shared(std::span<const Range> a, std::span<const Range> b) {
     a[i].end < b[j].end ? ++i : ++j;
   }
   return n;
+}
+
+/// The most positions that a rank holds of a dimension of this length, which `axes` shard in turn.
+/// Example: 9 positions are 5 and 4 over two ranks. In 4 blocks, each over two ranks, 5 are blocks
+/// of 2, 2 and 1, of which the first rank holds 3; 4 are blocks of 1, and the first rank holds 4.
+std::int64_t longest(const Layout& layout, std::span<const std::int8_t> axes, std::int64_t length) {
+  if (axes.empty()) return length;
+  const auto axis = static_cast<std::size_t>(axes[0]);
+  const std::int64_t n = layout.mesh().size(axis);
+  std::int64_t most = 0;
+  std::int64_t before = -1;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int64_t held = DimShard{length, n, i, layout.placement(axis).split()}.held();
+    if (held != before) most = std::max(most, longest(layout, axes.subspan(1), held));
+    before = held;
+  }
+  return most;
 }
 
 template <class Visit>
@@ -62,8 +74,19 @@ std::int64_t shared_elements(const Boxes& a, const Boxes& b) {
 
 std::int64_t piece_bytes(const Layout& layout, std::span<const std::int64_t> shape,
                          std::int64_t element_size) {
-  // The first chunks are the longest.
-  return elements(local_shape(layout, shape, Coordinate(layout.mesh().axes(), 0))) * element_size;
+  const Shape first = local_shape(layout, shape, Coordinate(layout.mesh().axes(), 0));
+  std::int64_t n = element_size;
+  std::size_t next = 0;
+  const auto axes = layout.sharding_axes();  // by dimension
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    const std::size_t begin = next;
+    bool nested = false;  // blocks of what another axis left
+    for (; next < axes.size() && layout.placement(axes[next]).dim() == static_cast<int>(d); ++next)
+      nested = nested || (next > begin && layout.placement(axes[next]).split() > 1);
+    // The first chunks are the longest, unless blocks of a shorter one leave more to the first.
+    n *= nested ? longest(layout, axes.subspan(begin, next - begin), shape[d]) : first[d];
+  }
+  return n;
 }
 
 Traffic traffic(const Step& step, std::span<const std::int64_t> shape, std::int64_t element_size) {

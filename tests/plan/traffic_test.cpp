@@ -36,9 +36,11 @@ TEST(SharedElements, AreThoseOfBothPieces) {
 }
 
 TEST(PieceBytes, AreOfTheLargestPiece) {
-  for (const char* text : {"R,R", "P(sum),S(0)", "S(0),S(0)", "S(1),S(0)", "S(0),S(0) | 0:b>a",
-                           "SS(0,2),R", "SS(0,4),S(0)", "SS(0,3),SS(0,2)"}) {
-    for (const Shape& shape : {Shape{5, 3}, Shape{13, 11}, Shape{0, 4}, Shape{1, 16}}) {
+  for (const char* text :
+       {"R,R", "P(sum),S(0)", "S(0),S(0)", "S(1),S(0)", "S(0),S(0) | 0:b>a", "SS(0,2),R",
+        "SS(0,4),S(0)", "SS(0,3),SS(0,2)", "S(0),SS(0,4)", "S(0),SS(0,2)", "SS(0,4),SS(0,5)"}) {
+    for (const Shape& shape :
+         {Shape{5, 3}, Shape{9, 1}, Shape{13, 11}, Shape{31, 2}, Shape{0, 4}, Shape{1, 16}}) {
       const Layout layout = Layout::parse(text, Mesh::parse("[a=2,b=3]"));
       std::int64_t most = 0;
       for (std::int64_t i = 0; i < 6; ++i) {
