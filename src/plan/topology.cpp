@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "layout/coordinates.h"
 
 namespace intarsia {
 namespace {
@@ -60,24 +61,13 @@ void write_link(Json& object, const Link& link) {
   object["gigabytes_per_s"] = rate_json(link.bandwidth);
 }
 
-/// Whether all groups along `axes` are inside blocks of `ranks` ranks: looked at from the corners
-/// of the mesh.
+/// Whether all groups along `axes` are inside blocks of `ranks` ranks.
 bool inside(const Mesh& mesh, std::span<const std::int8_t> axes, std::int64_t ranks) {
   if (ranks == 0) return true;
-  std::uint32_t group = 0;
-  for (const std::int8_t a : axes) group |= 1U << static_cast<unsigned>(a);
-  for (std::uint32_t corner = 0; corner < (1U << mesh.axes()); ++corner) {
-    if ((corner & group) != 0) continue;
-    Coordinate first;
-    Coordinate last;
-    for (std::size_t a = 0; a < mesh.axes(); ++a) {
-      const std::int64_t end = mesh.size(a) - 1;
-      const bool along = (group >> a & 1U) != 0;
-      const bool far = (corner >> a & 1U) != 0;
-      first.push_back(far ? end : 0);
-      last.push_back(along || far ? end : 0);
-    }
-    if (mesh.rank_at(first) / ranks != mesh.rank_at(last) / ranks) return false;
+  for (std::int64_t i = 0; i < mesh.size(); ++i) {
+    const Coordinate at = coordinate_at(mesh, i);
+    const Coordinate first = coordinate_along(mesh, axes, 0, at);
+    if (mesh.rank_at(at) / ranks != mesh.rank_at(first) / ranks) return false;
   }
   return true;
 }

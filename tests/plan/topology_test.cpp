@@ -83,6 +83,10 @@ TEST(Topology, NodesHoldNeighbours) {
   // The first group is 0..5, the last 6..11.
   EXPECT_EQ(level("[a=2,b=6]", {1}), "cluster");
   EXPECT_EQ(level("[a=16,b=1]", {1}), "node");
+  // The second group is 6..11; the first and the last, 42..47, are inside.
+  EXPECT_EQ(level("[a=8,b=6]", {1}), "cluster");
+  // Both ends of the group are in the first node, rank 9 between them is not.
+  EXPECT_EQ(level("[a=3]{0,9,1}", {0}), "cluster");
 }
 
 TEST(Topology, AxesWithLinksOfTheirOwnComeFirst) {
