@@ -66,7 +66,8 @@ TEST_F(Decide, OneRankWithNothingToMoveIsSimple) {
   EXPECT_EQ(decide(add.frame).strategy, Strategy::simple);
   const FramedCall out("aten::add", "out", {x, x, 1, distribute(counting({4}), layout, *world)});
   EXPECT_EQ(decide(out.frame).strategy, Strategy::pieces);
-  const FramedCall open("aten::nonzero", "", {x});
+  const at::Tensor same = distribute(counting({4}), Layout::replicated(layout.mesh()), *world);
+  const FramedCall open("aten::nonzero", "", {same});
   EXPECT_EQ(decide(open.frame).strategy, Strategy::pieces);
 }
 
@@ -79,9 +80,10 @@ TEST_F(Decide, PartialValuesAddUpUnlessTheyAreIntegers) {
   for (const std::string& text : layouts_of(decide(integers.frame))) {
     EXPECT_EQ(text.find('P'), std::string::npos) << text;
   }
-  const FramedCall rounded("aten::sum", "", {tensor({4}, "S(0)"), at::kLong});
-  const Decision d = decide(rounded.frame);
-  EXPECT_EQ(layouts_of(d).back(), "-> P(sum)") << "each element is rounded before";
+  const FramedCall rounded("aten::sum", "", {x, at::kLong});
+  EXPECT_FALSE(decide(rounded.frame).layouts[0].has_partial()) << "each would be rounded";
+  const FramedCall before("aten::sum", "", {tensor({4}, "S(0)"), at::kLong});
+  EXPECT_EQ(layouts_of(decide(before.frame)), (Texts{"S(0)", "-> P(sum)"}));
 }
 
 TEST_F(Decide, WhatIsWrittenInPlaceStaysOrIsBroughtBack) {
@@ -95,6 +97,10 @@ TEST_F(Decide, WhatIsWrittenInPlaceStaysOrIsBroughtBack) {
   EXPECT_TRUE(d.brings_back);
   EXPECT_FALSE(d.layouts[0].has_partial());
   EXPECT_FALSE(d.out_layouts[0].has_partial());
+  const FramedCall adds("aten::add_", "Tensor", {tensor({4}, "P(max)"), tensor({4}, "P(sum)")});
+  const Decision mixed = decide(adds.frame);
+  EXPECT_TRUE(mixed.brings_back);
+  EXPECT_FALSE(mixed.out_layouts[0].has_partial()) << "P(max) cannot be made of P(sum)";
 }
 
 TEST_F(Decide, OpsWithoutARuleRunOnFullTensors) {
@@ -105,6 +111,10 @@ TEST_F(Decide, OpsWithoutARuleRunOnFullTensors) {
   EXPECT_EQ(layouts_of(d), (Texts{"R"}));
   ASSERT_EQ(d.moves.size(), 1U);
   EXPECT_NE(d.moves[0], nullptr);
+  EXPECT_FALSE(d.brings_back);
+  const FramedCall put("aten::put_", "",
+                       {tensor({4}, "S(0)"), at::tensor({1}, at::kLong), counting({1}), false});
+  EXPECT_TRUE(decide(put.frame).brings_back);
 }
 
 TEST_F(Decide, ACallThatCannotBeRunsOnFullTensorsWhereATenRefusesIt) {

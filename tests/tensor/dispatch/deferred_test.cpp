@@ -1,6 +1,7 @@
 #include "tensor/dispatch/deferred.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <gtest/gtest.h>
 
 #include "tensor/dispatch/dispatch.h"
@@ -52,6 +53,7 @@ TEST_F(Deferred, FactoriesMakeTensorsWithoutMemory) {
   EXPECT_TRUE(pieces_of(x).empty());
   EXPECT_EQ(describe(x), "f16[3, 2] on [a=2]");
   EXPECT_FALSE(defers());
+  EXPECT_FALSE(c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::DeferredInit));
   EXPECT_FALSE(has_layout(at::empty({3}))) << "the scope has ended";
 }
 

@@ -1,6 +1,7 @@
 #include "tensor/dispatch/dispatch.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/AutogradState.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>
 
@@ -124,11 +125,22 @@ TEST_F(Dispatch, TensorsWithoutStridesAreRefused) {
 }
 
 TEST_F(Dispatch, AutogradRedoesViewsByCallingThemAgain) {
-  at::Tensor x = tensor({4, 2}, "S(0)").set_requires_grad(true);
+  const auto replays = [] { return c10::AutogradState::get_tls_state().get_view_replay_enabled(); };
+  const at::Tensor x = tensor({4, 2}, "S(0)").set_requires_grad(true);
   const at::Tensor y = x * 1;
-  y.t().select(0, 1).mul_(3);
+  const at::Tensor turned = y.t();
+  EXPECT_TRUE(replays());
+  turned + 1;
+  EXPECT_FALSE(replays()) << "an op that is no view switches it off";
+  turned.select(0, 1).mul_(3);
   y.sum().backward();
   EXPECT_EQ(numbers(full(x.grad())), (Numbers{1, 3, 1, 3, 1, 3, 1, 3}));
+}
+
+TEST_F(Dispatch, GradientsOfLeavesAreLaidOutAsTheyAre) {
+  const at::Tensor x = tensor({4}, "S(0)").set_requires_grad(true);
+  x.sum().backward();
+  EXPECT_EQ(placements(x.grad()), "S(0)");
 }
 
 }  // namespace

@@ -51,23 +51,30 @@ TEST_F(ExecuteSimple, RunsOnThePieceAndWrapsTheResult) {
 }
 
 TEST_F(ExecuteSimple, LeavesWhatIsBelowOnTheStack) {
-  const OpInfo info(c10::Dispatcher::singleton().findSchemaOrThrow("aten::neg", ""));
-  Stack stack{7, tensor(row_of({1, 2}))};
+  const OpInfo info(c10::Dispatcher::singleton().findSchemaOrThrow("aten::view", ""));
+  Stack stack{7, tensor(row_of({1, 2})), Ints{2}};
   Frame f(info, stack);
-  execute_simple(f, like_first(f));
+  const Spec column(layout_, Shape{2, 1}, at::kDouble);
+  Decision d = returning(f, {{Result::Kind::tensor, {column}, 0}});
+  d.local.arguments = {{{1, Ints{2, 1}}}};
+  execute_simple(f, d);
   ASSERT_EQ(stack.size(), 2U);
   EXPECT_EQ(stack[0].toInt(), 7);
-  EXPECT_EQ(numbers(piece(stack[1])), (Numbers{-1, -2}));
+  EXPECT_EQ(numbers(piece(stack[1])), (Numbers{1, 2}));
+  EXPECT_EQ(piece(stack[1]).dim(), 2);
 }
 
 TEST_F(ExecuteSimple, WhatIsWrittenIsReturnedItself) {
-  const at::Tensor x = tensor(row_of({-1, 2}));
+  const at::Tensor x =
+      distribute(row_of({-1, 2}), Layout::parse("P(sum)", layout_.mesh()), *world_);
+  const auto memory = impl_of(x).memory();
   const at::Tensor piece_before = impl_of(x).pieces()[0];
   FramedCall call("aten::relu_", "", {x});
   execute_simple(call.frame, returning(call.frame, {{Result::Kind::written, {}, 0}}));
   EXPECT_TRUE(call.stack[0].toTensor().is_same(x));
   EXPECT_TRUE(impl_of(x).pieces()[0].is_same(piece_before));
   EXPECT_EQ(numbers(piece_before), (Numbers{0, 2}));
+  EXPECT_EQ(memory->writes, 1U) << "what was remembered of it no longer holds";
 }
 
 TEST_F(ExecuteSimple, ListsComeAndGoOneByOne) {
@@ -80,10 +87,12 @@ TEST_F(ExecuteSimple, ListsComeAndGoOneByOne) {
   ASSERT_EQ(results.size(), 2U);
   EXPECT_EQ(numbers(piece(results[0])), (Numbers{-1, -2}));
   EXPECT_EQ(numbers(piece(results[1])), (Numbers{-3}));
+  EXPECT_EQ(results[1].sizes(), at::IntArrayRef({1}));
 }
 
 TEST_F(ExecuteSimple, AnotherOpWithOtherArgumentsMayRun) {
   const at::Tensor x = tensor(counting({2, 1, 2}));
+  impl_of(x).expose();
   FramedCall call("aten::_reshape_alias", "", {x, Ints{4}, Ints{1}});
   const Spec flat(layout_, Shape{4}, at::kDouble);
   Decision d = returning(call.frame, {{Result::Kind::tensor, {flat}, 0}});
@@ -93,6 +102,8 @@ TEST_F(ExecuteSimple, AnotherOpWithOtherArgumentsMayRun) {
   ASSERT_EQ(call.stack.size(), 1U);
   EXPECT_EQ(piece(call.stack[0]).sizes(), at::IntArrayRef({4}));
   EXPECT_TRUE(piece(call.stack[0]).is_alias_of(impl_of(x).pieces()[0]));
+  const auto& extra = impl_of(call.stack[0].toTensor()).extra();
+  EXPECT_TRUE(extra && extra->exposed) << "a view has that from its base";
 }
 
 TEST_F(ExecuteSimple, LazyConjugatesAreResolved) {

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "error_text.h"
 #include "intarsia/communication.h"
 #include "intarsia/error.h"
@@ -24,6 +26,8 @@ using testing::numbers_of;
 using testing::row_of;
 using testing::unmoved;
 using Rows = std::vector<Numbers>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 const Pieces& pieces_of(const at::Tensor& t) { return impl_of(t).pieces(); }
 
@@ -70,6 +74,7 @@ TEST_F(Execute, WhatIsWrittenElsewhereIsBroughtBack) {
   const at::Tensor x =
       from_locals({row_of({3, -1}), row_of({-4, 5})}, layout("P(sum)"), lockstep_.world());
   const at::Tensor piece = pieces_of(x)[1];
+  const auto memory = impl_of(x).memory();
   FramedCall call("aten::relu_", "", {x});
   Decision d = running(call.frame, {"R"}, "R", {2});
   d.results = {{Result::Kind::written, {}, 0}};
@@ -78,7 +83,29 @@ TEST_F(Execute, WhatIsWrittenElsewhereIsBroughtBack) {
   EXPECT_TRUE(call.stack[0].toTensor().is_same(x));
   EXPECT_EQ(layout_of(x).placements_text(), "P(sum)");
   EXPECT_TRUE(pieces_of(x)[1].is_same(piece)) << "in the memory that it had";
+  EXPECT_EQ(memory->writes, 1U);
   EXPECT_EQ(numbers(full(x)), (Numbers{0, 4}));
+}
+
+TEST_F(Execute, WhatIsWrittenIsBroughtBackFromTheLayoutOfTheResult) {
+  const at::Tensor x = tensor(row_of({1, 2}), "R");
+  FramedCall call("aten::neg_", "", {x});
+  Decision d = unmoved(call.frame, {"P(sum)"});  // so that what both ranks wrote is added up
+  d.results = {{Result::Kind::written, {}, 0}};
+  d.brings_back = true;
+  execute(call.frame, d);
+  EXPECT_EQ(numbers_of(pieces_of(x)), (Rows{{-2, -4}, {-2, -4}}));
+}
+
+TEST_F(Execute, APlainTensorIsWrittenOnce) {
+  const at::Tensor plain = row_of({1, 2});
+  FramedCall call("aten::add_", "Tensor", {plain, tensor(row_of({10, 20}), "R"), 1});
+  Decision d = unmoved(call.frame, {"R"});
+  d.results = {{Result::Kind::written, {}, 0}};
+  d.brings_back = true;
+  execute(call.frame, d);
+  EXPECT_TRUE(call.stack[0].toTensor().is_same(plain));
+  EXPECT_EQ(numbers(plain), (Numbers{11, 22}));
 }
 
 TEST_F(Execute, OutIsBroughtToItsLayout) {
@@ -115,13 +142,13 @@ TEST_F(Execute, ARuleThatGivesWrongSizesIsRefused) {
 }
 
 TEST_F(Execute, RanksThatAreSkippedAddNothing) {
-  FramedCall call("aten::sum", "dim_IntList",
-                  {tensor(row_of({3, 4}).view({1, 2}), "S(0)"), Ints{0}, false, c10::IValue()});
-  Decision d = running(call.frame, {}, "P(sum)", {2}, at::kFloat);
+  FramedCall call("aten::amax", "", {tensor(row_of({3, 4}).view({1, 2}), "S(0)"), Ints{0}});
+  Decision d = running(call.frame, {}, "P(max)", {2}, at::kFloat);
   d.local.skip = {false, true};
   execute_new(call.frame, d);
-  EXPECT_EQ(numbers_of(pieces_of(call.stack[0].toTensor())), (Rows{{3, 4}, {0, 0}}));
-  EXPECT_EQ(pieces_of(call.stack[0].toTensor())[1].scalar_type(), at::kDouble);
+  const at::Tensor out = call.stack[0].toTensor();
+  EXPECT_EQ(numbers_of(pieces_of(out)), (Rows{{3, 4}, {-kInfinity, -kInfinity}}));
+  EXPECT_EQ(pieces_of(out)[1].scalar_type(), at::kDouble);
 }
 
 TEST_F(Execute, FormsRunBeforeInsteadAndAfterwards) {
@@ -155,6 +182,11 @@ TEST_F(Execute, AViewThatMovesIsAViewOfACopy) {
   ASSERT_TRUE(impl_of(row).extra() && impl_of(row).extra()->moved_copy);
   EXPECT_TRUE(pieces_of(row)[0].is_alias_of(pieces_of(impl_of(row).extra()->moved_copy->moved)[0]));
   EXPECT_FALSE(pieces_of(row)[1].is_alias_of(pieces_of(x)[1]));
+  pieces_of(row)[1].fill_(9);
+  FramedCall again("aten::select", "int", {x, 0, 1});
+  execute(again.frame, d);
+  EXPECT_EQ(numbers_of(pieces_of(again.stack[0].toTensor())), (Rows{{2, 3}, {2, 3}}))
+      << "the move that is remembered was not written to";
 }
 
 TEST_F(Execute, ResultsThatNoRuleTellsAreReplicated) {

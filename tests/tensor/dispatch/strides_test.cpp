@@ -106,6 +106,8 @@ TEST_F(Strides, OfCopiesAreDenseOrAsAskedFor) {
   const at::Tensor expanded = ones_of({4}).expand({3, 4});
   EXPECT_EQ(strides("aten::clone", "", {expanded}), (Ints{4, 1}));
   EXPECT_EQ(strides("aten::clone", "", {ones_of({4, 3}).t()}), (Ints{1, 3}));
+  strides("aten::clone", "", {expanded.t()});
+  strides("aten::clone", "", {ones_of({2, 1, 3}).expand({2, 4, 3}).permute({2, 0, 1})});
   EXPECT_EQ(strides("aten::clone", "", {ones_of({4, 3}).t(), at::MemoryFormat::Contiguous}),
             (Ints{4, 1}));
 }
@@ -139,6 +141,17 @@ TEST_F(Strides, OfImagesAreChannelsLastWhereTheOperandsAre) {
   }
 }
 
+TEST_F(Strides, OfSignalsAreThoseOfImagesOfOneRow) {
+  for (const std::int64_t channels : {1, 2}) {
+    const at::Tensor x = at::randn({2, channels, 5});
+    const at::Tensor weight = at::randn({3, channels, 2});
+    const Ints ones{1};
+    const Ints zeros{0};
+    strides("aten::convolution", "",
+            {x, weight, c10::IValue(), ones, zeros, ones, false, zeros, 1});
+  }
+}
+
 TEST_F(Strides, OfIndexingFollowWhatIsIndexed) {
   const auto at_places = [](std::initializer_list<std::optional<at::Tensor>> list) {
     c10::List<std::optional<at::Tensor>> out;
@@ -152,6 +165,8 @@ TEST_F(Strides, OfIndexingFollowWhatIsIndexed) {
   strides("aten::index", "Tensor", {turned, at_places({std::nullopt, two})});
   strides("aten::index", "Tensor", {turned, at_places({two, std::nullopt, two})});
   strides("aten::index", "Tensor", {turned, at_places({two.view({2, 1}), two})});
+  const at::Tensor four = ones_of({2, 3, 4, 5}).permute({3, 1, 0, 2});
+  strides("aten::index", "Tensor", {four, at_places({std::nullopt, two, std::nullopt, two})});
   strides("aten::index", "Tensor", {x, at_places({at::zeros({0}, at::kLong)})});
 }
 

@@ -105,22 +105,28 @@ TEST_F(Views, PartsThatConsistOfBlocksAreTakenWithoutMoves) {
   EXPECT_EQ(layouts(second), "SS(0,2) -> S(0)");
   EXPECT_EQ(numbers_of(run_on_pieces(second.frame, decided(second))[0]),
             (std::vector<Numbers>{{3, 4}, {5}}));
-  const FramedCall parts("aten::split_with_sizes", "", {tensor({8}, "SS(0,4)"), Ints{2, 6}});
+  const FramedCall parts("aten::split_with_sizes", "", {tensor({16}, "SS(0,4)"), Ints{4, 12}});
   const Decision d = decided(parts);
   EXPECT_EQ(d.layouts[0].placements_text(), "SS(0,4)");
   EXPECT_EQ(d.results[0].specs[0]->layout.placements_text(), "S(0)");
   EXPECT_EQ(d.results[0].specs[1]->layout.placements_text(), "SS(0,3)");
-  EXPECT_EQ(d.local.arguments[1][0].second.toIntVector(), (Ints{1, 3}));
+  EXPECT_EQ(d.local.arguments[1][0].second.toIntVector(), (Ints{2, 6}));
+  EXPECT_EQ(layouts(FramedCall("aten::slice", "Tensor", {x, 0, -100, 3})), "SS(0,2) -> S(0)");
 }
 
 TEST_F(Views, PartsOfBlocksAreMoved) {
-  const at::Tensor x = tensor({6}, "SS(0,2)");
-  EXPECT_EQ(layouts(FramedCall("aten::slice", "Tensor", {x, 0, 0, 2})), "R -> R");
-  EXPECT_EQ(layouts(FramedCall("aten::slice", "Tensor", {x, 0, 0, 6, 3})), "R -> R");
-  EXPECT_EQ(layouts(FramedCall("aten::split", "Tensor", {x, 4, 0})), "R -> R");
-  // Blocks of 4 and 3 elements.
-  EXPECT_EQ(layouts(FramedCall("aten::slice", "Tensor", {tensor({7}, "SS(0,2)"), 0, 0, 4})),
-            "R -> R");
+  const auto sliced = [](const at::Tensor& x, std::int64_t start, std::int64_t end,
+                         std::int64_t step = 1) {
+    return layouts(FramedCall("aten::slice", "Tensor", {x, 0, start, end, step}));
+  };
+  const at::Tensor x = tensor({8}, "SS(0,2)");
+  EXPECT_EQ(sliced(x, 0, 3), "R -> R");
+  EXPECT_EQ(sliced(x, 1, 8), "R -> R");
+  EXPECT_EQ(sliced(x, 0, 8, 2), "R -> R");
+  EXPECT_EQ(layouts(FramedCall("aten::split", "Tensor", {x, 5, 0})), "R -> R");
+  const at::Tensor uneven = tensor({7}, "SS(0,2)");  // blocks of 4 and 3 elements
+  EXPECT_EQ(sliced(uneven, 0, 4), "R -> R");
+  EXPECT_EQ(sliced(uneven, 0, 3), "R -> R");
 }
 
 TEST_F(Views, EachRankIsToldTheSizesOfItsPiece) {

@@ -79,12 +79,14 @@ TEST_F(Written, AViewOfAMovedCopyKnowsItsBase) {
   const at::Tensor moved = tensor("R");
   const at::Tensor view = seen_as(moved, "R");
   share_extra(viewing(x).frame, view, &moved, false);
-  const auto& copy = impl_of(view).extra()->moved_copy;
+  ASSERT_TRUE(impl_of(view).extra());
+  const auto copy = impl_of(view).extra()->moved_copy;
   ASSERT_TRUE(copy);
   EXPECT_TRUE(copy->moved.is_same(moved));
   EXPECT_EQ(copy->base->spec(), impl_of(x).spec());
   const at::Tensor again = seen_as(view, "R");
   share_extra(viewing(view).frame, again, nullptr, false);
+  ASSERT_TRUE(impl_of(again).extra());
   EXPECT_EQ(impl_of(again).extra()->moved_copy, copy) << "views of it share the copy";
 }
 
@@ -93,7 +95,7 @@ TEST_F(Written, ExposedMemoryIsExposedInViews) {
   impl_of(x).expose();
   const at::Tensor view = seen_as(x, "S(0)");
   share_extra(viewing(x).frame, view, nullptr, false);
-  EXPECT_TRUE(impl_of(view).extra()->exposed);
+  EXPECT_TRUE(impl_of(view).extra() && impl_of(view).extra()->exposed);
   const at::Tensor unsafe = seen_as(x, "S(0)");
   const FramedCall call("aten::_unsafe_view", "", {x, Ints{4}});
   share_extra(call.frame, unsafe, nullptr, false);
@@ -106,6 +108,7 @@ TEST_F(Written, AViewOfAStoredTensorComesFromTheSameStore) {
   impl_of(x).need_extra().on_use = std::make_unique<OnUse>(OnUse{.source = store});
   const at::Tensor view = seen_as(x, "S(0)");
   share_extra(viewing(x).frame, view, nullptr, false);
+  ASSERT_TRUE(impl_of(view).extra());
   const auto& use = impl_of(view).extra()->on_use;
   ASSERT_TRUE(use);
   EXPECT_EQ(use->source, store);
