@@ -191,7 +191,7 @@ void Replica::Core::send(Bucket& bucket) {
   const std::vector<at::Tensor> flat{bucket.flat};
   const Where where = Where::current();
   bucket.sent =
-      pending("all_reduce", wire->all_reduce(bucket.flat, Reduction::sum, {dtype, call, where}),
+      pending("all_reduce", wire->all_reduce(bucket.flat, Reduction::sum, dtype, {call, where}),
               flat, [flat] { return flat; });
 }
 

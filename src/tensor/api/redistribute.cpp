@@ -25,8 +25,7 @@ using Tensors = std::vector<at::Tensor>;
 Pending start_redistribute(World& world, at::TensorList pieces,
                            const std::shared_ptr<const Plan>& plan, const Call& call,
                            std::source_location where, const StartOptions& options) {
-  return TensorState::of(world).mover().start({plan, pieces.vec(), options.source_stays},
-                                              {call, where});
+  return TensorState::of(world).mover().start({pieces.vec(), plan}, options, {call, where});
 }
 
 Tensors redistribute_pieces(World& world, at::TensorList pieces,
@@ -37,11 +36,7 @@ Tensors redistribute_pieces(World& world, at::TensorList pieces,
 
 std::vector<Tensors> redistribute_pieces(World& world, const std::vector<PiecesToMove>& tensors,
                                          const Call& call, std::source_location where) {
-  std::vector<Mover::Job> jobs;
-  for (const PiecesToMove& t : tensors) {
-    jobs.push_back({t.plan, t.pieces});
-  }
-  return TensorState::of(world).mover().run(std::move(jobs), {call, where});
+  return TensorState::of(world).mover().run(tensors, {call, where});
 }
 
 // ---- tensors ---------------------------------------------------------------------------------
@@ -211,19 +206,19 @@ std::vector<at::Tensor> redistribute_between(const std::vector<at::Tensor>& tens
     }
     const std::vector<std::int64_t> everyone = ranks_of(meshes);
     World& world = moves[first].impl->world();
-    std::vector<Mover::JobBetween> jobs;
+    std::vector<Moving> moving;
     std::vector<std::shared_ptr<const RouteBetween>> ways;
     for (const std::size_t i : same) {
       const MoveBetween& move = moves[i];
       ways.push_back(make_route_between(world, move.from->layout, move.to->layout, move.from->sizes,
                                         everyone));
-      jobs.push_back({ways.back(), pieces_to_send(move, *ways.back())});
+      moving.push_back({&ways.back()->route, pieces_to_send(move, *ways.back())});
     }
     const std::string name =
         same.size() == 1 ? moves[first].impl->spec().to_string() : concat(same.size(), " tensors");
     const auto made = moves[first].impl->state().mover().run(
-        std::move(jobs), {Call{.tensor = name, .op = kBetween, .module = module_path()},
-                          std::source_location::current()});
+        std::move(moving), {Call{.tensor = name, .op = kBetween, .module = module_path()},
+                            std::source_location::current()});
     for (std::size_t k = 0; k < same.size(); ++k) {
       out[same[k]] = tensor_there(moves[same[k]], *ways[k], made[k]);
     }

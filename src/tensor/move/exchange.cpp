@@ -46,10 +46,10 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     members_ = moving_[0].old.size();
   }
 
-  Pending start(const std::function<Tensors(std::vector<Tensors>)>& then, const Asker& asker) {
+  Pending start(const std::function<Tensors(std::vector<Tensors>)>& then, const CallSite& site) {
     const StepRoute& first = *moving_[0].step;
     const std::int64_t chunks = first.step->chunks;
-    if (chunks > 1) return ready(then(in_parts(chunks, asker)));
+    if (chunks > 1) return ready(then(in_parts(chunks, site)));
     flat::Exchange x;
     std::vector<Counts> in_counts;
     std::vector<Counts> out_counts;
@@ -67,9 +67,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     x.finish = [self = shared_from_this(), landed, out_counts, then] {
       return then(self->finish(landed, out_counts));
     };
-    return gathers ? flat::all_gather(*first.comm, std::move(x), asker.call, asker.where)
-                   : flat::all_to_all(*first.comm, std::move(x), in_counts, out_counts, asker.call,
-                                      asker.where);
+    return gathers ? flat::all_gather(*first.comm, std::move(x), site)
+                   : flat::all_to_all(*first.comm, std::move(x), in_counts, out_counts, site);
   }
 
  private:
@@ -212,7 +211,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   /// The same in parts, one after the other, so that buffers are small. Ranks that hold partial
   /// values of the same elements send the same range of them in each part, so they are combined as
   /// at once: in the order of ranks, and wide enough.
-  std::vector<Tensors> in_parts(std::int64_t chunks, const Asker& asker) {
+  std::vector<Tensors> in_parts(std::int64_t chunks, const CallSite& site) {
     Moving& t = moving_[0];
     for (std::size_t m = 0; m < members_; ++m) {
       const std::int64_t count = elements(route(t, m).after);
@@ -239,8 +238,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
       }
       const Tensors landed = x.out;
       x.finish = [] { return Tensors(); };
-      flat::all_to_all(*t.step->comm, std::move(x), in_counts, out_counts, asker.call, asker.where)
-          .wait();
+      flat::all_to_all(*t.step->comm, std::move(x), in_counts, out_counts, site).wait();
       for (std::size_t m = 0; m < members_; ++m) {
         unpack(m, chunks, c, landed[m].split_with_sizes(out_counts[m]));
       }
@@ -319,8 +317,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
 Pending start_exchange(BufferPool& pool, std::vector<Moving> moving,
                        const std::function<Tensors(std::vector<Tensors>)>& then,
-                       const Asker& asker) {
-  return std::make_shared<Exchange>(pool, std::move(moving))->start(then, asker);
+                       const CallSite& site) {
+  return std::make_shared<Exchange>(pool, std::move(moving))->start(then, site);
 }
 
 }  // namespace intarsia

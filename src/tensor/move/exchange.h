@@ -4,21 +4,15 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
-#include <source_location>
 #include <vector>
 
 #include "intarsia/collectives.h"
 #include "tensor/core/spec.h"
 #include "tensor/move/pool.h"
 #include "tensor/move/route.h"
+#include "world/collectives/wire.h"
 
 namespace intarsia {
-
-/// Who asks for a move, for the ledger.
-struct Asker {
-  const Call& call;
-  std::source_location where;
-};
 
 /// One tensor in one step.
 struct Moving {
@@ -34,7 +28,7 @@ struct Moving {
 Pending start_exchange(
     BufferPool& pool, std::vector<Moving> moving,
     const std::function<std::vector<at::Tensor>(std::vector<std::vector<at::Tensor>>)>& then,
-    const Asker& asker);
+    const CallSite& site);
 
 inline std::int64_t elements(const Shape& s) { return c10::multiply_integers(to_ref(s)); }
 

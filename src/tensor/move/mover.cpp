@@ -108,12 +108,12 @@ bool is_plain_scatter(const StepRoute& s) {
 }
 
 Pending start_step(BufferPool& pool, const StepRoute& s, Tensors pieces,
-                   const std::function<Tensors(Tensors)>& then, const Asker& asker) {
+                   const std::function<Tensors(Tensors)>& then, const CallSite& site) {
   if (s.step->kind == StepKind::all_reduce) {
     std::int64_t bytes = 0;
     for (const at::Tensor& p : pieces) bytes += static_cast<std::int64_t>(p.nbytes());
     const auto held = std::make_shared<BufferPool::Hold>(pool.hold(3 * bytes));
-    Pending reduced = all_reduce(*s.comm, pieces, s.how, asker.call, asker.where);
+    Pending reduced = all_reduce(*s.comm, pieces, s.how, site.call, site.where);
     return after(std::move(reduced), [held, then](Tensors made) { return then(std::move(made)); });
   }
   if (pieces.empty()) return ready({});
@@ -125,7 +125,7 @@ Pending start_step(BufferPool& pool, const StepRoute& s, Tensors pieces,
       bytes += 3 * static_cast<std::int64_t>(p.nbytes());
     }
     const auto held = std::make_shared<BufferPool::Hold>(pool.hold(bytes));
-    return after(reduce_scatter(*s.comm, pieces, 0, s.how, {}, asker.call, asker.where),
+    return after(reduce_scatter(*s.comm, pieces, 0, s.how, {}, site.call, site.where),
                  [&s, held, then](Tensors made) {
                    for (std::size_t m = 0; m < made.size(); ++m) {
                      made[m] = made[m].view(to_ref(s.members[m].after));
@@ -135,7 +135,7 @@ Pending start_step(BufferPool& pool, const StepRoute& s, Tensors pieces,
   }
   return start_exchange(
       pool, {{&s, std::move(pieces)}},
-      [then](std::vector<Tensors> made) { return then(std::move(made[0])); }, asker);
+      [then](std::vector<Tensors> made) { return then(std::move(made[0])); }, site);
 }
 
 /// Whether two steps can be one call.
@@ -152,7 +152,7 @@ bool go_together(const StepRoute& a, const StepRoute& b, const Tensors& x, const
 
 /// Many tensors reduced as one.
 std::vector<Tensors> all_reduce_together(BufferPool& pool, const StepRoute& s,
-                                         const std::vector<Tensors>& pieces, const Asker& asker) {
+                                         const std::vector<Tensors>& pieces, const CallSite& site) {
   std::vector<Tensors> out(pieces.size());
   Tensors joined;
   std::int64_t bytes = 0;
@@ -163,7 +163,7 @@ std::vector<Tensors> all_reduce_together(BufferPool& pool, const StepRoute& s,
     bytes += static_cast<std::int64_t>(joined.back().nbytes());
   }
   const BufferPool::Hold held = pool.hold(3 * bytes);
-  const Tensors reduced = all_reduce(*s.comm, joined, s.how, asker.call, asker.where).wait();
+  const Tensors reduced = all_reduce(*s.comm, joined, s.how, site.call, site.where).wait();
   for (std::size_t m = 0; m < reduced.size(); ++m) {
     std::int64_t at = 0;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -174,17 +174,6 @@ std::vector<Tensors> all_reduce_together(BufferPool& pool, const StepRoute& s,
     }
   }
   return out;
-}
-
-/// The new pieces of all tensors of one exchange, which is waited for.
-std::vector<Tensors> exchanged(BufferPool& pool, std::vector<Moving> moving, const Asker& asker) {
-  std::vector<Tensors> made;
-  const auto keep = [&made](std::vector<Tensors> all) {
-    made = std::move(all);
-    return Tensors();
-  };
-  start_exchange(pool, std::move(moving), keep, asker).wait();
-  return made;
 }
 
 /// Whether the pieces given to a step are read after it was started: where it sends what it was
@@ -211,21 +200,21 @@ std::shared_ptr<const Route> Mover::route(const std::shared_ptr<const Plan>& pla
   return made;
 }
 
-Pending Mover::start(const Job& job, const Asker& asker) {
-  check_pieces(world_, job.pieces, *job.plan);
-  const std::shared_ptr<const Route> way = route(job.plan);
+Pending Mover::start(const PiecesToMove& tensor, const StartOptions& options,
+                     const CallSite& site) {
+  check_pieces(world_, tensor.pieces, *tensor.plan);
+  const std::shared_ptr<const Route> way = route(tensor.plan);
   std::size_t last = 0;  // one beyond the last step that sends
   for (std::size_t i = 0; i < way->steps.size(); ++i) {
     if (way->steps[i].step->communicates()) last = i + 1;
   }
-  Tensors now = job.pieces;
+  Tensors now = tensor.pieces;
   for (std::size_t i = 0; i + 1 < last; ++i) {
     const StepRoute& s = way->steps[i];
-    now = s.step->communicates()
-              ? start_step(
-                    *pool_, s, std::move(now), [](Tensors t) { return t; }, asker)
-                    .wait()
-              : run_local(world_, s, std::move(now));
+    now = s.step->communicates() ? start_step(
+                                       *pool_, s, std::move(now), [](Tensors t) { return t; }, site)
+                                       .wait()
+                                 : run_local(world_, s, std::move(now));
   }
   const auto rest = [way, last, &world = world_](Tensors pieces) {
     for (std::size_t i = last; i < way->steps.size(); ++i) {
@@ -235,35 +224,39 @@ Pending Mover::start(const Job& job, const Asker& asker) {
   };
   if (last == 0) {
     now = rest(std::move(now));
-    return ready(job.source_stays ? std::move(now) : apart_from(job.pieces, std::move(now)));
+    return ready(options.source_stays ? std::move(now) : apart_from(tensor.pieces, std::move(now)));
   }
-  if (!job.source_stays && reads_later(way->steps[last - 1])) {
-    now = apart_from(job.pieces, std::move(now));
+  if (!options.source_stays && reads_later(way->steps[last - 1])) {
+    now = apart_from(tensor.pieces, std::move(now));
   }
-  return start_step(*pool_, way->steps[last - 1], std::move(now), rest, asker);
+  return start_step(*pool_, way->steps[last - 1], std::move(now), rest, site);
 }
 
-std::vector<Tensors> Mover::run(std::vector<JobBetween> jobs, const Asker& asker) {
-  if (jobs.empty() || jobs[0].pieces.empty()) return std::vector<Tensors>(jobs.size());
-  std::vector<Moving> moving;
-  for (JobBetween& job : jobs) moving.push_back({&job.way->route, std::move(job.pieces)});
-  return exchanged(*pool_, std::move(moving), asker);
+std::vector<Tensors> Mover::run(std::vector<Moving> moving, const CallSite& site) {
+  if (moving.empty() || moving[0].old.empty()) return std::vector<Tensors>(moving.size());
+  std::vector<Tensors> made;
+  const auto keep = [&made](std::vector<Tensors> all) {
+    made = std::move(all);
+    return Tensors();
+  };
+  start_exchange(*pool_, std::move(moving), keep, site).wait();
+  return made;
 }
 
-std::vector<std::vector<at::Tensor>> Mover::run(std::vector<Job> jobs, const Asker& asker) {
+std::vector<Tensors> Mover::run(std::vector<PiecesToMove> tensors, const CallSite& site) {
   std::vector<std::shared_ptr<const Route>> ways;
-  for (const Job& job : jobs) {
-    check_pieces(world_, job.pieces, *job.plan);
-    ways.push_back(route(job.plan));
+  for (const PiecesToMove& t : tensors) {
+    check_pieces(world_, t.pieces, *t.plan);
+    ways.push_back(route(t.plan));
   }
-  std::vector<std::size_t> next(jobs.size(), 0);
+  std::vector<std::size_t> next(tensors.size(), 0);
   while (true) {
-    // Every job goes on by itself as long as it sends nothing.
+    // Every tensor goes on by itself as long as it sends nothing.
     std::vector<std::size_t> waiting;
-    for (std::size_t i = 0; i < jobs.size(); ++i) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
       const auto& steps = ways[i]->steps;
       while (next[i] < steps.size() && !steps[next[i]].step->communicates()) {
-        jobs[i].pieces = run_local(world_, steps[next[i]++], std::move(jobs[i].pieces));
+        tensors[i].pieces = run_local(world_, steps[next[i]++], std::move(tensors[i].pieces));
       }
       if (next[i] < steps.size()) waiting.push_back(i);
     }
@@ -272,29 +265,27 @@ std::vector<std::vector<at::Tensor>> Mover::run(std::vector<Job> jobs, const Ask
     const StepRoute& step = ways[first]->steps[next[first]];
     std::erase_if(waiting, [&](std::size_t i) {
       return i != first &&
-             !go_together(step, ways[i]->steps[next[i]], jobs[first].pieces, jobs[i].pieces);
+             !go_together(step, ways[i]->steps[next[i]], tensors[first].pieces, tensors[i].pieces);
     });
     std::vector<Tensors> made;
     if (step.step->kind == StepKind::all_reduce) {
       std::vector<Tensors> pieces;
-      for (const std::size_t i : waiting) pieces.push_back(std::move(jobs[i].pieces));
-      made = all_reduce_together(*pool_, step, pieces, asker);
-    } else if (!jobs[first].pieces.empty()) {
+      for (const std::size_t i : waiting) pieces.push_back(std::move(tensors[i].pieces));
+      made = all_reduce_together(*pool_, step, pieces, site);
+    } else {
       std::vector<Moving> moving;
       for (const std::size_t i : waiting) {
-        moving.push_back({&ways[i]->steps[next[i]], std::move(jobs[i].pieces)});
+        moving.push_back({&ways[i]->steps[next[i]], std::move(tensors[i].pieces)});
       }
-      made = exchanged(*pool_, std::move(moving), asker);
-    } else {
-      made.resize(waiting.size());
+      made = run(std::move(moving), site);
     }
     for (std::size_t w = 0; w < waiting.size(); ++w) {
-      jobs[waiting[w]].pieces = std::move(made[w]);
+      tensors[waiting[w]].pieces = std::move(made[w]);
       ++next[waiting[w]];
     }
   }
   std::vector<Tensors> out;
-  for (Job& job : jobs) out.push_back(std::move(job.pieces));
+  for (PiecesToMove& t : tensors) out.push_back(std::move(t.pieces));
   return out;
 }
 

@@ -10,6 +10,7 @@
 
 #include "intarsia/collectives.h"
 #include "intarsia/plan.h"
+#include "intarsia/redistribute.h"
 #include "intarsia/world.h"
 #include "tensor/move/exchange.h"
 #include "tensor/move/pool.h"
@@ -28,26 +29,14 @@ class Mover {
  public:
   explicit Mover(World& world) : world_(world), pool_(std::make_shared<BufferPool>()) {}
 
-  struct Job {
-    std::shared_ptr<const Plan> plan;
-    std::vector<at::Tensor> pieces;
-    /// Nobody writes to the pieces before the result was waited for.
-    bool source_stays = true;
-  };
-
   /// The pieces after the plan. They may share memory with those given, where nothing had to move
   /// and the source stays.
-  Pending start(const Job& job, const Asker& asker);
+  Pending start(const PiecesToMove& tensor, const StartOptions& options, const CallSite& site);
   /// The same for many tensors: steps of the same kind over the same groups are one collective.
-  std::vector<std::vector<at::Tensor>> run(std::vector<Job> jobs, const Asker& asker);
-
-  struct JobBetween {
-    std::shared_ptr<const RouteBetween> way;
-    std::vector<at::Tensor> pieces;
-  };
-  /// The pieces of many tensors on other meshes, one for each hosted rank of any of them, in one
-  /// exchange. REQUIRES: one dtype, and routes over the same ranks.
-  std::vector<std::vector<at::Tensor>> run(std::vector<JobBetween> jobs, const Asker& asker);
+  std::vector<std::vector<at::Tensor>> run(std::vector<PiecesToMove> tensors, const CallSite& site);
+  /// The new pieces of many tensors in one exchange, such as one between meshes. REQUIRES: one
+  /// dtype, and steps over the same ranks.
+  std::vector<std::vector<at::Tensor>> run(std::vector<Moving> moving, const CallSite& site);
 
   std::shared_ptr<const Route> route(const std::shared_ptr<const Plan>& plan);
   BufferPool& pool() { return *pool_; }

@@ -25,8 +25,8 @@ Pieces TensorState::move(const Spec& spec, const Pieces& pieces, const PlanPoint
   const std::string tensor = spec.to_string();
   const Call call{.tensor = tensor, .op = reason.op, .module = module_path()};
   const auto moved = mover_
-                         .start({plan, std::vector<at::Tensor>(pieces.begin(), pieces.end())},
-                                {call, std::source_location::current()})
+                         .start({std::vector<at::Tensor>(pieces.begin(), pieces.end()), plan},
+                                {.source_stays = true}, {call, std::source_location::current()})
                          .wait();
   return in_order(Pieces(moved.begin(), moved.end()), *spec);
 }

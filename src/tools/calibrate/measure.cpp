@@ -49,12 +49,12 @@ void run_once(const Trial& t, const Buffers& buffers) {
     case Measured::all_to_all:
     case Measured::one_partner:
       flat::all_to_all(t.comm, {{in}, {out}, nothing}, {counts_of(t, t.comm.index() + 1)},
-                       {counts_of(t, t.comm.index() - 1)}, {}, Where::current())
+                       {counts_of(t, t.comm.index() - 1)}, {{}, Where::current()})
           .wait();
       return;
     case Measured::all_gather:
-      flat::all_gather(t.comm, {{in.narrow(0, 0, t.elements / t.comm.size())}, {out}, nothing}, {},
-                       Where::current())
+      flat::all_gather(t.comm, {{in.narrow(0, 0, t.elements / t.comm.size())}, {out}, nothing},
+                       {{}, Where::current()})
           .wait();
       return;
     case Measured::all_reduce:

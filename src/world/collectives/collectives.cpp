@@ -99,8 +99,8 @@ Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
     return {at::cat(parts, d)};
   };
   if (in.numel() == 0) return ready(finish());
-  Works works = CommAccess::wire(comm)->all_gather(as_bytes(out), as_bytes(in),
-                                                   {in.scalar_type(), call, where});
+  Works works = CommAccess::wire(comm)->all_gather(as_bytes(out), as_bytes(in), in.scalar_type(),
+                                                   {call, where});
   return pending(what, std::move(works), {in, out}, finish);
 }
 
@@ -128,7 +128,7 @@ Pending all_reduce(const Comm& comm, at::TensorList partials, const Placement& h
   if (leave_to_backend) {
     const at::Tensor real = as_real(buffer);
     const Reduction asked = wire.reductions().asked_of_backend(how, type);
-    Works works = wire.all_reduce(real, asked, {type, call, where});
+    Works works = wire.all_reduce(real, asked, type, {call, where});
     const auto finish = [buffer, divides = asked != how.reduction(), n]() -> Tensors {
       return {divides ? buffer.div(n) : buffer};
     };
@@ -141,7 +141,7 @@ Pending all_reduce(const Comm& comm, at::TensorList partials, const Placement& h
   Counts lengths;
   for (std::int64_t i = 0; i < n; ++i) lengths.push_back(chunk(buffer.numel(), n, i).size());
   const Parts parts{buffer.contiguous().view(-1), lengths};
-  const ScatteredPartials s = scatter_partials(comm, wire, parts, how, {type, call, where});
+  const ScatteredPartials s = scatter_partials(comm, wire, parts, how, type, {call, where});
   wait_for(s.works, what);
   const at::Tensor mine = from_partials(s.combine(), how, n, type);
   Pending gathered = all_gather(comm, mine, 0, lengths, call, where);
@@ -186,13 +186,13 @@ Pending reduce_scatter(const Comm& comm, at::TensorList partials, std::int64_t d
     const at::Tensor in = as_real(parts.flat);
     const at::Tensor out = at::empty({parts.flat.numel() / n}, parts.flat.options());
     const Reduction asked = wire.reductions().asked_of_backend(how, type);
-    Works works = wire.reduce_scatter(as_real(out), in, asked, {type, call, where});
+    Works works = wire.reduce_scatter(as_real(out), in, asked, type, {call, where});
     const auto finish = [out, shape, divides = asked != how.reduction(), n]() -> Tensors {
       return {(divides ? out.div(n) : out).view(shape)};
     };
     return pending(what, std::move(works), {in, out}, finish);
   }
-  ScatteredPartials s = scatter_partials(comm, wire, parts, how, {type, call, where});
+  ScatteredPartials s = scatter_partials(comm, wire, parts, how, type, {call, where});
   const auto finish = [combine = s.combine, shape, how, n, type]() -> Tensors {
     return {from_partials(combine(), how, n, type).view(shape)};
   };
@@ -237,7 +237,7 @@ Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t split_d
   const std::int64_t total = std::accumulate(out.counts.begin(), out.counts.end(), std::int64_t{0});
   out.flat = at::empty({total}, in.flat.options());
   Works works =
-      exchange_parts(*CommAccess::wire(comm), out, in, {in.flat.scalar_type(), call, where});
+      exchange_parts(*CommAccess::wire(comm), out, in, in.flat.scalar_type(), {call, where});
   const auto finish = [out, shapes, j]() -> Tensors {
     if (j == 0) {  // the parts are stored one after the other already
       std::vector<std::int64_t> shape = shapes[0];
@@ -269,8 +269,8 @@ Pending broadcast(const Comm& comm, at::TensorList tensors, std::int64_t root, c
   const at::Tensor buffer = comm.index() == root ? flat::plain(tensors[0]).clone()
                                                  : at::empty_like(flat::plain(tensors[0]));
   if (buffer.numel() == 0) return ready({buffer});
-  Works works = CommAccess::wire(comm)->broadcast(as_bytes(buffer), root,
-                                                  {buffer.scalar_type(), call, where});
+  Works works = CommAccess::wire(comm)->broadcast(as_bytes(buffer), root, buffer.scalar_type(),
+                                                  {call, where});
   return pending(what, std::move(works), {buffer}, [buffer] { return Tensors{buffer}; });
 }
 
@@ -306,7 +306,7 @@ Pending permute(const Comm& comm, at::TensorList pieces, std::span<const std::in
   const at::Tensor in = flat::plain(pieces[0]);
   const at::Tensor out = at::empty(shapes.empty() ? in.sizes().vec() : shapes[from], in.options());
   Works works = CommAccess::wire(comm)->permute(as_bytes(out), as_bytes(in), target,
-                                                {in.scalar_type(), call, where});
+                                                in.scalar_type(), {call, where});
   return pending(what, std::move(works), {in, out}, [out] { return Tensors{out}; });
 }
 
@@ -316,7 +316,7 @@ void barrier(const Comm& comm, const Call& call, Where where) {
                    [](const HostedGroups&) { return Tensors(); })) {
     return;
   }
-  wait_for(CommAccess::wire(comm)->barrier({at::kByte, call, where}), "barrier");
+  wait_for(CommAccess::wire(comm)->barrier({call, where}), "barrier");
 }
 
 }  // namespace intarsia

@@ -17,11 +17,10 @@ Pending alone(const Exchange& x) {
 }
 
 /// Where all ranks live here: enters the call in the ledger.
-void record(const HostedGroups& here, CallKind kind, const Tensors& in, const Call& call,
-            const Where& where) {
+void record(const HostedGroups& here, CallKind kind, const Tensors& in, CallSite site) {
   std::int64_t sum = 0;
   for (const at::Tensor& t : in) sum += static_cast<std::int64_t>(t.nbytes());
-  here.ledger->record(here.ledger_group, kind, in[0].scalar_type(), sum, {}, call, where);
+  here.ledger->record(here.ledger_group, kind, in[0].scalar_type(), sum, {}, site.call, site.where);
 }
 
 Pending started(std::string_view what, Works works, Exchange exchange) {
@@ -46,11 +45,11 @@ bool scatters_reduced(const Comm& comm, const Placement& how, at::ScalarType dty
   return CommAccess::wire(comm)->reductions().scatters_reduced(dtype, Reduction::sum);
 }
 
-Pending all_gather(const Comm& comm, Exchange x, const Call& call, Where where) {
+Pending all_gather(const Comm& comm, Exchange x, CallSite site) {
   if (x.in.empty()) return ready({});
   if (comm.size() == 1) return alone(x);
   if (const HostedGroups* here = CommAccess::hosted(comm)) {
-    record(*here, CallKind::all_gather, x.in, call, where);
+    record(*here, CallKind::all_gather, x.in, site);
     for (const auto& group : here->groups) {
       for (const std::size_t to : group) {
         std::int64_t at = 0;
@@ -63,16 +62,16 @@ Pending all_gather(const Comm& comm, Exchange x, const Call& call, Where where) 
     return ready(x.finish());
   }
   Works works = CommAccess::wire(comm)->all_gather(as_bytes(x.out[0]), as_bytes(x.in[0]),
-                                                   {x.in[0].scalar_type(), call, where});
+                                                   x.in[0].scalar_type(), site);
   return started("all_gather", std::move(works), std::move(x));
 }
 
 Pending all_to_all(const Comm& comm, Exchange x, const std::vector<Counts>& in_counts,
-                   const std::vector<Counts>& out_counts, const Call& call, Where where) {
+                   const std::vector<Counts>& out_counts, CallSite site) {
   if (x.in.empty()) return ready({});
   if (comm.size() == 1) return alone(x);
   if (const HostedGroups* here = CommAccess::hosted(comm)) {
-    record(*here, CallKind::all_to_all, x.in, call, where);
+    record(*here, CallKind::all_to_all, x.in, site);
     for (const auto& group : here->groups) {
       std::vector<std::int64_t> taken(group.size(), 0);
       for (std::size_t place = 0; place < group.size(); ++place) {
@@ -89,7 +88,7 @@ Pending all_to_all(const Comm& comm, Exchange x, const std::vector<Counts>& in_c
     return ready(x.finish());
   }
   Works works = exchange_parts(*CommAccess::wire(comm), {x.out[0], out_counts[0]},
-                               {x.in[0], in_counts[0]}, {x.in[0].scalar_type(), call, where});
+                               {x.in[0], in_counts[0]}, x.in[0].scalar_type(), site);
   return started("all_to_all", std::move(works), std::move(x));
 }
 

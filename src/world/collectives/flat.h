@@ -27,11 +27,11 @@ bool scatters_reduced(const Comm& comm, const Placement& how, at::ScalarType dty
 
 /// `out` gets the buffers of all ranks of the group, one after the other. REQUIRES: all are equally
 /// long.
-Pending all_gather(const Comm& comm, Exchange exchange, const Call& call, Where where);
+Pending all_gather(const Comm& comm, Exchange exchange, CallSite site);
 
 /// Each rank of the group gets its part of `in`; `out` gets the parts that others send here, in the
 /// order of ranks. Counts are elements, one list per member.
 Pending all_to_all(const Comm& comm, Exchange exchange, const std::vector<Counts>& in_counts,
-                   const std::vector<Counts>& out_counts, const Call& call, Where where);
+                   const std::vector<Counts>& out_counts, CallSite site);
 
 }  // namespace intarsia::flat

@@ -32,20 +32,21 @@ Parts parts_along(const at::Tensor& t, std::int64_t dim, const Counts& lengths) 
   return out;
 }
 
-Works exchange_parts(Wire& wire, const Parts& out, const Parts& in, CallSite site) {
+Works exchange_parts(Wire& wire, const Parts& out, const Parts& in, at::ScalarType dtype,
+                     CallSite site) {
   return wire.all_to_all(as_bytes(out.flat), as_bytes(in.flat),
                          scaled(out.counts, out.flat.element_size()),
-                         scaled(in.counts, in.flat.element_size()), site);
+                         scaled(in.counts, in.flat.element_size()), dtype, site);
 }
 
 ScatteredPartials scatter_partials(const Comm& comm, Wire& wire, const Parts& parts,
-                                   const Placement& how, CallSite site) {
+                                   const Placement& how, at::ScalarType dtype, CallSite site) {
   const std::int64_t n = comm.size();
   const std::int64_t mine = parts.counts[static_cast<std::size_t>(comm.index())];
   const Parts arriving{at::empty({n * mine}, parts.flat.options()),
                        Counts(static_cast<std::size_t>(n), mine)};
   ScatteredPartials s;
-  s.works = exchange_parts(wire, arriving, parts, site);
+  s.works = exchange_parts(wire, arriving, parts, dtype, site);
   s.buffers = {parts.flat, arriving.flat};
   s.combine = [partials = arriving.flat, n, how] {
     return combine(partials.view({n, partials.numel() / n}).unbind(0), how);

@@ -27,7 +27,8 @@ Parts parts_along(const at::Tensor& t, std::int64_t dim, const Counts& lengths);
 
 /// Sends each rank of the group its part of `in`, and fills `out` with the parts that they send
 /// here. Elements of any dtype, the same in both.
-Works exchange_parts(Wire& wire, const Parts& out, const Parts& in, CallSite site);
+Works exchange_parts(Wire& wire, const Parts& out, const Parts& in, at::ScalarType dtype,
+                     CallSite site);
 
 /// The parts of all ranks' partial values, exchanged. `combine` gives this rank's part of the
 /// combined value, flat, in the accumulator's dtype.
@@ -38,6 +39,6 @@ struct ScatteredPartials {
 };
 
 ScatteredPartials scatter_partials(const Comm& comm, Wire& wire, const Parts& parts,
-                                   const Placement& how, CallSite site);
+                                   const Placement& how, at::ScalarType dtype, CallSite site);
 
 }  // namespace intarsia

@@ -49,16 +49,16 @@ Wire::~Wire() {
 }
 
 template <class Start>
-Works Wire::call(CallKind kind, const at::Tensor& payload, CallSite site, const Start& backend_call,
-                 std::string_view detail) {
-  ledger_->record(group_, kind, site.dtype, bytes_of(payload), detail, site.call, site.where);
+Works Wire::call(CallKind kind, const at::Tensor& payload, at::ScalarType dtype, CallSite site,
+                 const Start& backend_call, std::string_view detail) {
+  ledger_->record(group_, kind, dtype, bytes_of(payload), detail, site.call, site.where);
   return start(kind, backend_call);
 }
 
 template <class Start>
-Works Wire::part(CallKind kind, const at::Tensor& payload, CallSite site,
+Works Wire::part(CallKind kind, const at::Tensor& payload, at::ScalarType dtype, CallSite site,
                  const Start& backend_call) {
-  ledger_->add_call(group_, kind, site.dtype, bytes_of(payload), site.call, site.where);
+  ledger_->add_call(group_, kind, dtype, bytes_of(payload), site.call, site.where);
   return start(kind, backend_call);
 }
 
@@ -74,61 +74,65 @@ Works Wire::start(CallKind kind, const Start& backend_call) {
   }
 }
 
-Works Wire::all_gather(const at::Tensor& out, const at::Tensor& in, CallSite site) {
+Works Wire::all_gather(const at::Tensor& out, const at::Tensor& in, at::ScalarType dtype,
+                       CallSite site) {
   at::Tensor to = out;
   at::Tensor from = in;
   c10d::AllgatherOptions options;
   options.timeout = timeout_;
-  return call(CallKind::all_gather, from, site,
+  return call(CallKind::all_gather, from, dtype, site,
               [&] { return backend_->_allgather_base(to, from, options); });
 }
 
-Works Wire::all_reduce(const at::Tensor& inout, Reduction how, CallSite site) {
+Works Wire::all_reduce(const at::Tensor& inout, Reduction how, at::ScalarType dtype,
+                       CallSite site) {
   std::vector<at::Tensor> tensors{inout};
   c10d::AllreduceOptions options;
   options.reduceOp = reduce_op(how);
   options.timeout = timeout_;
   return call(
-      CallKind::all_reduce, tensors[0], site, [&] { return backend_->allreduce(tensors, options); },
-      to_text(how));
+      CallKind::all_reduce, tensors[0], dtype, site,
+      [&] { return backend_->allreduce(tensors, options); }, to_text(how));
 }
 
 Works Wire::reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduction how,
-                           CallSite site) {
+                           at::ScalarType dtype, CallSite site) {
   at::Tensor to = out;
   at::Tensor from = in;
   c10d::ReduceScatterOptions options;
   options.reduceOp = reduce_op(how);
   options.timeout = timeout_;
   return call(
-      CallKind::reduce_scatter, from, site,
+      CallKind::reduce_scatter, from, dtype, site,
       [&] { return backend_->_reduce_scatter_base(to, from, options); }, to_text(how));
 }
 
 Works Wire::all_to_all(const at::Tensor& out, const at::Tensor& in, const Counts& out_counts,
-                       const Counts& in_counts, CallSite site) {
+                       const Counts& in_counts, at::ScalarType dtype, CallSite site) {
   at::Tensor to = out;
   at::Tensor from = in;
   Counts to_counts = out_counts;
   Counts from_counts = in_counts;
   c10d::AllToAllOptions options;
   options.timeout = timeout_;
-  return call(CallKind::all_to_all, from, site,
+  return call(CallKind::all_to_all, from, dtype, site,
               [&] { return backend_->alltoall_base(to, from, to_counts, from_counts, options); });
 }
 
-Works Wire::broadcast(const at::Tensor& inout, std::int64_t root, CallSite site) {
+Works Wire::broadcast(const at::Tensor& inout, std::int64_t root, at::ScalarType dtype,
+                      CallSite site) {
   std::vector<at::Tensor> tensors{inout};
   c10d::BroadcastOptions options;
   options.rootRank = root;
   options.timeout = timeout_;
   return call(
-      CallKind::broadcast, tensors[0], site, [&] { return backend_->broadcast(tensors, options); },
-      concat(root));
+      CallKind::broadcast, tensors[0], dtype, site,
+      [&] { return backend_->broadcast(tensors, options); }, concat(root));
 }
 
-Works Wire::permute(const at::Tensor& out, const at::Tensor& in, const Counts& to, CallSite site) {
-  ledger_->begin(group_, "permute", site.dtype, join(to), site.call);
+Works Wire::permute(const at::Tensor& out, const at::Tensor& in, const Counts& to,
+                    at::ScalarType dtype, CallSite site) {
+  ledger_->begin(group_, "permute", dtype, join(to), site.call);
   const std::int64_t me = backend_->getRank();
   const std::int64_t target = to[static_cast<std::size_t>(me)];
   if (target == me) {
@@ -141,11 +145,11 @@ Works Wire::permute(const at::Tensor& out, const at::Tensor& in, const Counts& t
   Works works{{}, context_, held_.lock()};
   // Both sides know the sizes, so nothing needs no message.
   if (received[0].numel() > 0) {
-    works = part(CallKind::recv, received[0], site,
+    works = part(CallKind::recv, received[0], dtype, site,
                  [&] { return backend_->recv(received, from, kPermuteTag); });
   }
   if (sent[0].numel() > 0) {
-    const Works sends = part(CallKind::send, sent[0], site, [&] {
+    const Works sends = part(CallKind::send, sent[0], dtype, site, [&] {
       return backend_->send(sent, static_cast<int>(target), kPermuteTag);
     });
     works.list.insert(works.list.end(), sends.list.begin(), sends.list.end());
@@ -160,7 +164,7 @@ Works Wire::barrier(CallSite site) {
     options.device = device_;
     options.device_ids = {device_.index()};
   }
-  return call(CallKind::barrier, {}, site, [&] { return backend_->barrier(options); });
+  return call(CallKind::barrier, {}, at::kByte, site, [&] { return backend_->barrier(options); });
 }
 
 void wait_for(const Works& works, std::string_view what) {

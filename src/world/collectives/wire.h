@@ -22,12 +22,10 @@
 
 namespace intarsia {
 
-/// What is moved, what for, and where it was asked for. Buffers may be typed as bytes; `dtype` is
-/// what they hold.
+/// What for and where a collective was asked for, for the ledger.
 struct CallSite {
-  at::ScalarType dtype;
   const Call& call;
-  const std::source_location& where;
+  std::source_location where;
 };
 
 /// What an error needs to say which group failed, and what its rank did before; and what must live
@@ -73,15 +71,18 @@ class Wire {
   Wire(const Wire&) = delete;
   Wire& operator=(const Wire&) = delete;
 
-  Works all_gather(const at::Tensor& out, const at::Tensor& in, CallSite site);
-  Works all_reduce(const at::Tensor& inout, Reduction how, CallSite site);
-  Works reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduction how, CallSite site);
+  Works all_gather(const at::Tensor& out, const at::Tensor& in, at::ScalarType dtype,
+                   CallSite site);
+  Works all_reduce(const at::Tensor& inout, Reduction how, at::ScalarType dtype, CallSite site);
+  Works reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduction how,
+                       at::ScalarType dtype, CallSite site);
   /// `counts` are elements to and from each rank of the group.
   Works all_to_all(const at::Tensor& out, const at::Tensor& in, const Counts& out_counts,
-                   const Counts& in_counts, CallSite site);
-  Works broadcast(const at::Tensor& inout, std::int64_t root, CallSite site);
+                   const Counts& in_counts, at::ScalarType dtype, CallSite site);
+  Works broadcast(const at::Tensor& inout, std::int64_t root, at::ScalarType dtype, CallSite site);
   /// The rank at i sends to the one at `to[i]`; what arrives comes from the rank that sends here.
-  Works permute(const at::Tensor& out, const at::Tensor& in, const Counts& to, CallSite site);
+  Works permute(const at::Tensor& out, const at::Tensor& in, const Counts& to, at::ScalarType dtype,
+                CallSite site);
   Works barrier(CallSite site);
 
   /// What of reductions is left to the backend.
@@ -93,11 +94,12 @@ class Wire {
  private:
   /// A collective of one call. `detail`: what else all ranks must agree on.
   template <class Start>
-  Works call(CallKind kind, const at::Tensor& payload, CallSite site, const Start& backend_call,
-             std::string_view detail = {});
+  Works call(CallKind kind, const at::Tensor& payload, at::ScalarType dtype, CallSite site,
+             const Start& backend_call, std::string_view detail = {});
   /// One of the calls of a collective that was begun.
   template <class Start>
-  Works part(CallKind kind, const at::Tensor& payload, CallSite site, const Start& backend_call);
+  Works part(CallKind kind, const at::Tensor& payload, at::ScalarType dtype, CallSite site,
+             const Start& backend_call);
   template <class Start>
   Works start(CallKind kind, const Start& backend_call);
 

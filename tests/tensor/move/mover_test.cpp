@@ -48,6 +48,10 @@ void expect_pieces(const Tensors& got, const Tensors& want, const std::string& w
   }
 }
 
+PiecesToMove along(PlanPointer plan, Tensors pieces) {
+  return {std::move(pieces), std::move(plan)};
+}
+
 /// Ranks in one process, with a mover.
 struct Ranks {
   explicit Ranks(const char* mesh) : lockstep(mesh), mover(lockstep.world()) {}
@@ -55,9 +59,9 @@ struct Ranks {
   Tensors move(const Shape& shape, const char* from, const std::vector<Change>& changes,
                const Tensors& pieces, bool source_stays = true) {
     const PlanPointer plan = plan_of(lockstep.mesh(), shape, from, changes);
-    return mover.start({plan, pieces, source_stays}, asker()).wait();
+    return mover.start({pieces, plan}, {.source_stays = source_stays}, site()).wait();
   }
-  Asker asker() const { return {call, std::source_location::current()}; }
+  CallSite site() const { return {call, std::source_location::current()}; }
   std::uint64_t calls() const { return lockstep.world().ledger().totals().calls; }
 
   Call call{.tensor = "x", .op = "test"};
@@ -79,7 +83,7 @@ TEST(Mover, RefusesPiecesThatDoNotFitThePlan) {
   const auto plan = plan_of(r.lockstep.mesh(), {5}, "S(0)", gather);
   expect_error<ValueError>(
       [&] {
-        r.mover.run({Mover::Job{plan, {at::ones({3}), at::ones({1})}}}, r.asker());
+        r.mover.run({along(plan, {at::ones({3}), at::ones({1})})}, r.site());
       },
       {"rank 1 has sizes (1)"});
   EXPECT_EQ(r.calls(), 0U);
@@ -174,7 +178,7 @@ TEST(Mover, ScattersByTheBackendWhereItDoesThatWell) {
     const PlanPointer plan =
         plan_of(Mesh::parse("[a=2]"), shape, "P(sum)", {{StepKind::reduce_scatter, {0}, "S(0)"}});
     const Tensors made = mover
-                             .start({plan, {at::empty(to_ref(shape), at::kMeta)}},
+                             .start({{at::empty(to_ref(shape), at::kMeta)}, plan}, {},
                                     {call, std::source_location::current()})
                              .wait();
     EXPECT_EQ(made[0].sizes(), at::IntArrayRef({2, shape[1]}));
@@ -198,7 +202,7 @@ TEST(Mover, TheSourceMayBeWrittenToWhileItIsSentIfItDoesNotStay) {
       const Call call;
       at::Tensor piece = at::full({2, 2}, world.rank() + 1);
       if (world.rank() == 1) written.wait();
-      Pending under_way = mover.start({plan, {piece}, /*source_stays=*/false},
+      Pending under_way = mover.start({{piece}, plan}, {.source_stays = false},
                                       {call, std::source_location::current()});
       if (world.rank() == 0) {
         piece.fill_(-1);
@@ -215,15 +219,15 @@ TEST(Mover, ManyTensorsShareTheirCalls) {
   const auto reduce = [&](const char* how) {
     return plan_of(mesh, {2}, how, {{StepKind::all_reduce, {0}, "R"}});
   };
-  const auto made = r.mover.run({Mover::Job{reduce("P(sum)"), {longs({1, 2}), longs({10, 20})}},
-                                 Mover::Job{reduce("P(max)"), {longs({1, 20}), longs({10, 2})}},
-                                 Mover::Job{reduce("P(sum)"), {floats({0.5, 1}), floats({2, 4})}},
-                                 Mover::Job{plan_of(mesh, {2}, "P(sum)",
-                                                    {{StepKind::slice, {}, "P(sum)"},
-                                                     {StepKind::all_reduce, {0}, "R"},
-                                                     {StepKind::slice, {0}, "S(0)"}}),
-                                            {longs({3, 4}), longs({30, 40})}}},
-                                r.asker());
+  const auto made = r.mover.run({along(reduce("P(sum)"), {longs({1, 2}), longs({10, 20})}),
+                                 along(reduce("P(max)"), {longs({1, 20}), longs({10, 2})}),
+                                 along(reduce("P(sum)"), {floats({0.5, 1}), floats({2, 4})}),
+                                 along(plan_of(mesh, {2}, "P(sum)",
+                                               {{StepKind::slice, {}, "P(sum)"},
+                                                {StepKind::all_reduce, {0}, "R"},
+                                                {StepKind::slice, {0}, "S(0)"}}),
+                                       {longs({3, 4}), longs({30, 40})})},
+                                r.site());
   EXPECT_EQ(r.calls(), 3U) << "sums of integers, the maximum, and floats";
   expect_pieces(made[0], {longs({11, 22}), longs({11, 22})}, "first");
   expect_pieces(made[1], {longs({10, 20}), longs({10, 20})}, "maximum");
@@ -234,9 +238,9 @@ TEST(Mover, ManyTensorsShareTheirCalls) {
   const auto gather = [&](const Shape& shape) {
     return plan_of(mesh, shape, "S(0)", {{StepKind::all_gather, {0}, "R"}});
   };
-  r.mover.run({Mover::Job{gather({2}), {longs({1}), longs({2})}},
-               Mover::Job{gather({3}), {longs({1, 2}), longs({3})}}},
-              r.asker());
+  r.mover.run({along(gather({2}), {longs({1}), longs({2})}),
+               along(gather({3}), {longs({1, 2}), longs({3})})},
+              r.site());
   EXPECT_EQ(r.lockstep.world().ledger().totals(CallKind::all_gather).calls, 1U);
   EXPECT_EQ(r.lockstep.world().ledger().totals(CallKind::all_to_all).calls, 1U);
 }
@@ -248,13 +252,12 @@ TEST(Mover, ManyTensorsGoOnTogetherAsLongAsTheyCan) {
   const at::Tensor x = at::arange(4);
   const at::Tensor y = at::arange(8);
   const auto made = r.mover.run(
-      {Mover::Job{plan_of(mesh, {4}, "S(0),R", {{StepKind::all_gather, {0}, "R,R"}}),
-                  {x.slice(0, 0, 2), x.slice(0, 0, 2), x.slice(0, 2, 4), x.slice(0, 2, 4)}},
-       Mover::Job{
-           plan_of(mesh, {8}, "S(0),S(0)",
-                   {{StepKind::all_gather, {1}, "S(0),R"}, {StepKind::all_gather, {0}, "R,R"}}),
-           y.split(2)}},
-      r.asker());
+      {along(plan_of(mesh, {4}, "S(0),R", {{StepKind::all_gather, {0}, "R,R"}}),
+             {x.slice(0, 0, 2), x.slice(0, 0, 2), x.slice(0, 2, 4), x.slice(0, 2, 4)}),
+       along(plan_of(mesh, {8}, "S(0),S(0)",
+                     {{StepKind::all_gather, {1}, "S(0),R"}, {StepKind::all_gather, {0}, "R,R"}}),
+             y.split(2))},
+      r.site());
   EXPECT_EQ(r.calls(), 3U);
   expect_pieces(made[0], {x, x, x, x}, "x");
   expect_pieces(made[1], {y, y, y, y}, "y");
@@ -268,15 +271,17 @@ TEST(Mover, BringsManyTensorsToAnotherMeshInOneExchange) {
   };
   const at::Tensor rows = at::arange(6).view({3, 2});
   const at::Tensor none = at::empty({0}, at::kLong);
-  const auto made = r.mover.run(
-      {Mover::JobBetween{way({7}), {longs({0, 1, 2, 3}), longs({4, 5, 6}), none}},
-       Mover::JobBetween{way({3, 2}), {rows.slice(0, 0, 2), rows.slice(0, 2, 3), none}}},
-      r.asker());
+  const auto seven = way({7});
+  const auto matrix = way({3, 2});
+  const auto made =
+      r.mover.run({Moving{&seven->route, {longs({0, 1, 2, 3}), longs({4, 5, 6}), none}},
+                   Moving{&matrix->route, {rows.slice(0, 0, 2), rows.slice(0, 2, 3), none}}},
+                  r.site());
   EXPECT_EQ(r.calls(), 1U);
   expect_pieces(made[0], {longs({0, 1, 2}), longs({3, 4, 5}), longs({6})}, "elements");
   expect_pieces(made[1], rows.split(1, 0), "rows");
-  EXPECT_TRUE(r.mover.run(std::vector<Mover::JobBetween>(), r.asker()).empty());
-  const auto outside = r.mover.run({Mover::JobBetween{way({7}), {}}}, r.asker());
+  EXPECT_TRUE(r.mover.run(std::vector<Moving>(), r.site()).empty());
+  const auto outside = r.mover.run({Moving{&seven->route, {}}}, r.site());
   ASSERT_EQ(outside.size(), 1U);
   EXPECT_TRUE(outside[0].empty()) << "a rank outside of both meshes has no pieces";
 }

@@ -54,7 +54,7 @@ TEST(Parts, AreExchangedWhateverTheyHold) {
     const Parts in{first ? ints({1, 2, 3}) : ints({4, 5, 6}), first ? Counts{1, 2} : Counts{0, 3}};
     const Parts out{first ? ints({0}) : at::zeros({5}, at::kLong),
                     first ? Counts{1, 0} : Counts{2, 3}};
-    wait_for(exchange_parts(*CommAccess::wire(all), out, in, {at::kLong, {}, kHere}), "exchange");
+    wait_for(exchange_parts(*CommAccess::wire(all), out, in, at::kLong, {{}, kHere}), "exchange");
     EXPECT_TRUE(at::equal(out.flat, first ? ints({1}) : ints({2, 3, 4, 5, 6})));
     const LedgerEntry entry = world.ledger().entries().at(0);
     EXPECT_EQ(entry.kind, CallKind::all_to_all);
@@ -70,7 +70,7 @@ TEST(Parts, OfPartialValuesAreCombinedWhereTheyArrive) {
     const auto scatter = [&](const at::Tensor& partial, const Placement& how) {
       const Call none;
       const ScatteredPartials s = scatter_partials(all, *wire, {partial, {1, 0, 2}}, how,
-                                                   {partial.scalar_type(), none, kHere});
+                                                   partial.scalar_type(), {none, kHere});
       EXPECT_EQ(s.buffers.size(), 2U);
       wait_for(s.works, "scatter");
       return s.combine();

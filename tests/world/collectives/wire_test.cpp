@@ -114,13 +114,13 @@ struct OfRank5 {
 };
 
 at::Tensor floats(std::int64_t count) { return at::zeros({count}); }
-CallSite site() { return {at::kFloat, kCall, kHere}; }
+CallSite site() { return {kCall, kHere}; }
 
 TEST(Wire, AsksTheBackendAndRecordsIt) {
   OfRank5 of;
-  of.wire->all_gather(floats(6), floats(2), site());
-  of.wire->reduce_scatter(floats(2), floats(6), Reduction::sum, site());
-  of.wire->all_to_all(floats(4), floats(3), {0, 1, 3}, {1, 1, 1}, site());
+  of.wire->all_gather(floats(6), floats(2), at::kFloat, site());
+  of.wire->reduce_scatter(floats(2), floats(6), Reduction::sum, at::kFloat, site());
+  of.wire->all_to_all(floats(4), floats(3), {0, 1, 3}, {1, 1, 1}, at::kFloat, site());
   of.wire->broadcast(floats(5), 2, {at::kBFloat16, kCall, kHere});
   of.wire->barrier(site());
   EXPECT_EQ(of.asked.calls, (std::vector<std::string>{
@@ -141,25 +141,25 @@ TEST(Wire, AsksForTheReductionsOfC10d) {
       {product, Op::PRODUCT}, {bit_and, Op::BAND}, {bit_or, Op::BOR}, {bit_xor, Op::BXOR}};
   OfRank5 of;
   for (const auto& [how, op] : rows) {
-    of.wire->all_reduce(floats(1), how, site());
+    of.wire->all_reduce(floats(1), how, at::kFloat, site());
     EXPECT_EQ(of.asked.calls.back(), concat("all_reduce 1 by ", static_cast<int>(op), " in 1234"));
   }
-  expect_error<UnsupportedError>([&] { of.wire->all_reduce(floats(1), norm, site()); },
+  expect_error<UnsupportedError>([&] { of.wire->all_reduce(floats(1), norm, at::kFloat, site()); },
                                  {"[reduce] no backend reduces norms by itself"});
 }
 
 TEST(Wire, PermutesByMessages) {
   OfRank5 of;
-  Works works = of.wire->permute(floats(2), floats(3), {1, 2, 0}, site());
+  Works works = of.wire->permute(floats(2), floats(3), {1, 2, 0}, at::kFloat, site());
   EXPECT_EQ(works.list.size(), 2U);
   EXPECT_EQ(of.asked.calls, (std::vector<std::string>{"recv 2 from 0", "send 3 to 2"}));
-  of.wire->permute(floats(2), floats(3), {1, 0, 2}, site());
+  of.wire->permute(floats(2), floats(3), {1, 0, 2}, at::kFloat, site());
   EXPECT_EQ(of.asked.calls[2] + ", " + of.asked.calls[3], "recv 2 from 0, send 3 to 0");
-  works = of.wire->permute(floats(0), floats(3), {2, 0, 1}, site());
+  works = of.wire->permute(floats(0), floats(3), {2, 0, 1}, at::kFloat, site());
   EXPECT_EQ(of.asked.calls.back(), "send 3 to 0");
   EXPECT_EQ(works.list.size(), 1U) << "nothing is no message";
   const at::Tensor out = floats(2);
-  works = of.wire->permute(out, at::ones({2}), {2, 1, 0}, site());
+  works = of.wire->permute(out, at::ones({2}), {2, 1, 0}, at::kFloat, site());
   EXPECT_TRUE(works.list.empty());
   EXPECT_TRUE(at::equal(out, at::ones({2}))) << "it stays here";
   EXPECT_EQ(of.recorded(),
@@ -172,7 +172,7 @@ TEST(Wire, ACallThatCannotStartNamesRankAndGroup) {
   OfRank5 of;
   of.asked.fails_to_start = "no route to host";
   expect_error<WorldError>(
-      [&] { of.wire->all_gather(floats(6), floats(2), site()); },
+      [&] { of.wire->all_gather(floats(6), floats(2), at::kFloat, site()); },
       {"[all_gather] rank 1 of group [g=3]+4 (test) could not start: no route to host"});
   EXPECT_TRUE(of.failed->load());
   EXPECT_EQ(of.recorded(), std::vector<std::string>{"all_gather Float 8"}) << "before it is made";
@@ -184,7 +184,7 @@ TEST(Wire, ACallThatDoesNotEndQuotesTheLastOnes) {
   wait_for(of.wire->barrier(site()), "barrier");
   EXPECT_FALSE(of.failed->load());
   of.asked.fails_to_end = "a rank is gone";
-  const Works works = of.wire->all_gather(floats(6), floats(2), site());
+  const Works works = of.wire->all_gather(floats(6), floats(2), at::kFloat, site());
   expect_error<WorldError>([&] { wait_for(works, "gathering"); },
                            {"[gathering] over group [g=3]+4 did not finish: a rank is gone\n"
                             "the last calls of this rank:\n#3 barrier over [g=3]+4",
@@ -197,7 +197,7 @@ TEST(Wire, CallsUnderWayKeepTheirGroup) {
   EXPECT_EQ(of.group.use_count(), 1);
   {
     const Works one = of.wire->barrier(site());
-    const Works other = of.wire->permute(floats(1), floats(1), {1, 2, 0}, site());
+    const Works other = of.wire->permute(floats(1), floats(1), {1, 2, 0}, at::kFloat, site());
     EXPECT_EQ(of.group.use_count(), 3);
   }
   EXPECT_EQ(of.group.use_count(), 1);
