@@ -76,7 +76,7 @@ struct Bill {
 Bill bill(const World& world);
 void clear_bill(World& world);
 
-/// Counts what is sent after it was made:
+/// Counts what is sent after it was made, or after the bill was last cleared:
 ///
 ///     const Budget budget(*world);
 ///     const float sum = batch.sum().item<float>();
@@ -91,6 +91,7 @@ class Budget {
 
  private:
   World& world_;
+  std::uint64_t clears_;
   std::vector<BillEntry> before_;
 };
 

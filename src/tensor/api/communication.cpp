@@ -59,14 +59,17 @@ std::string Bill::to_string() const {
   return text + concat(count(), " moves, ", bytes(), " bytes: ", transitions(), '\n');
 }
 
-Budget::Budget(World& world) : world_(world), before_(bill(world).entries) {}
+Budget::Budget(World& world)
+    : world_(world),
+      clears_(TensorState::of(world).bill().clears()),
+      before_(bill(world).entries) {}
 
 std::string Budget::spent() const {
   Bill now = bill(world_);
+  const bool cleared = TensorState::of(world_).bill().clears() != clears_;
   for (BillEntry& e : now.entries) {
     for (const BillEntry& b : before_) {
-      // Fewer than before: the bill was cleared in between.
-      if (is_same_entry(e, b) && e.count >= b.count) e.count -= b.count;
+      if (!cleared && is_same_entry(e, b)) e.count -= b.count;
     }
   }
   std::erase_if(now.entries, [](const BillEntry& e) { return e.count == 0; });

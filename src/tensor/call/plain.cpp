@@ -96,17 +96,31 @@ void check_plain_tensors(World& world) {
       exchange(comm, {count, static_cast<std::int64_t>(log.hash())}, world.device(), {.op = name});
   const std::string counts = ranks_that_differ(sums, 0);
   if (counts.empty() && ranks_that_differ(sums, 1).empty()) return;
-  // Where it began, as far as it is still known.
+  // Where it began, as far as all ranks still know it.
   const auto hashes = exchange(comm, log.hashes(), world.device(), {.op = name});
-  const std::int64_t oldest =
-      std::max<std::int64_t>(0, count - static_cast<std::int64_t>(PlainLog::kEntries));
-  for (std::int64_t i = oldest; i < count; ++i) {
-    const std::string ranks =
-        ranks_that_differ(hashes, i % static_cast<std::int64_t>(PlainLog::kEntries));
+  std::int64_t fewest = count;
+  std::int64_t most = count;
+  for (const at::Tensor& row : sums) {
+    fewest = std::min(fewest, row[0].item<std::int64_t>());
+    most = std::max(most, row[0].item<std::int64_t>());
+  }
+  constexpr auto kKept = static_cast<std::int64_t>(PlainLog::kEntries);
+  for (std::int64_t i = std::max<std::int64_t>(0, most - kKept); i < fewest; ++i) {
+    const std::string ranks = ranks_that_differ(hashes, i % kKept);
     if (!ranks.empty()) refuse_values(log.entry(static_cast<std::uint64_t>(i)), ranks);
   }
+  if (fewest < most && most <= kKept) {
+    std::string here;
+    if (count > fewest) {
+      const PlainLog::Entry first = log.entry(static_cast<std::uint64_t>(fewest));
+      here = concat("; the first that others lack here is ", first.tensor, " of ", first.op);
+    }
+    fail<WorldError>(name, "ranks ", counts, " were given another number of plain tensors than ",
+                     "rank 0 since the last check, from ", fewest, " to ", most, here,
+                     "; all ranks must run the same ops");
+  }
   fail<WorldError>(name, "ranks ", counts.empty() ? ranks_that_differ(sums, 1) : counts,
-                   " were given other plain tensors than rank 0, more than ", PlainLog::kEntries,
+                   " were given other plain tensors than rank 0, more than ", kKept,
                    " calls ago; check more often");
 }
 

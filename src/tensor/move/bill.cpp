@@ -140,6 +140,7 @@ void BillBook::clear() {
   const std::scoped_lock lock(mutex_);
   entries_.clear();
   index_.clear();
+  ++clears_;
 }
 
 }  // namespace intarsia

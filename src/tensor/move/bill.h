@@ -54,11 +54,14 @@ class BillBook {
                   std::uint64_t bytes, std::optional<bool> backward = std::nullopt);
   std::vector<BillEntry> entries() const;
   void clear();
+  /// How often it was cleared.
+  std::uint64_t clears() const { return clears_; }
 
  private:
   /// The entry for moves of this kind. REQUIRES: the lock is held.
   BillEntry& book(BillEntry entry);
 
+  std::atomic<std::uint64_t> clears_ = 0;
   mutable std::mutex mutex_;
   std::vector<BillEntry> entries_;
   std::map<std::uint64_t, std::size_t> index_;

@@ -122,6 +122,8 @@ TEST(Budget, CountsFromZeroAfterTheBillWasCleared) {
   clear_bill(lockstep.world());
   charge(lockstep, "S->R");
   budget.expect("1 S->R");
+  charge(lockstep, "S->R");
+  budget.expect("2 S->R");  // as many as before it was cleared
 }
 
 TEST(CacheOfAWorld, HasALimitOfAtLeastOne) {

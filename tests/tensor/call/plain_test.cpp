@@ -142,6 +142,19 @@ TEST(Plain, ACheckNamesTheFirstThatDiffersAndBeginsAnew) {
   });
 }
 
+TEST(Plain, RanksThatWereGivenMoreAreNamed) {
+  on_mesh(Mesh::parse("[a=2]"), [](World& world) {
+    PlainLog& log = TensorState::of(world).plain_log;
+    log.add({"aten::first", "f32[1] plain", 5});
+    if (world.rank() == 1) log.add({"aten::second", "f32[2] plain", 6});
+    expect_error<WorldError>(
+        [&] { check_plain_tensors(world); },
+        {"ranks 1 were given another number of plain tensors than rank 0", "from 1 to 2",
+         "all ranks must run the same ops",
+         world.rank() == 1 ? "lack here is f32[2] plain of aten::second" : ""});
+  });
+}
+
 TEST(Plain, ADifferenceThatIsNoLongerKnownIsStillFound) {
   on_mesh(Mesh::parse("[a=2]"), [](World& world) {
     PlainLog& log = TensorState::of(world).plain_log;
