@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
@@ -18,8 +20,10 @@ constexpr std::int64_t kCountedRanks = 4096;  // see traffic()
 /// Without an exponent, and with as many digits that count wherever the point is.
 std::string digits_text(double value) {
   if (value == 0) return "0";
-  const int before = static_cast<int>(std::floor(std::log10(std::abs(value)))) + 1;
   std::array<char, 64> text{};
+  // Rounded first: 9.9996 is 10.00.
+  std::snprintf(text.data(), text.size(), "%.*e", kDigits - 1, value);
+  const int before = std::atoi(std::strchr(text.data(), 'e') + 1) + 1;
   std::snprintf(text.data(), text.size(), "%.*f", std::max(0, kDigits - before), value);
   return text.data();
 }

@@ -37,7 +37,7 @@ struct PlanReport {
 std::string to_text(const PlanReport& report);
 nlohmann::ordered_json to_json(const PlanReport& report);
 
-/// `48 B`, `1.5 KiB`, `256 MiB`: as they are below 10 KiB, then with four digits.
+/// `1536 B`, `11.5 KiB`, `256 MiB`: as they are below 10 KiB, then with four digits.
 std::string bytes_text(std::int64_t bytes);
 /// `9.264 us`, with four digits that count.
 std::string time_text(double seconds);

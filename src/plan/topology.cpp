@@ -120,7 +120,8 @@ Topology Topology::parse(std::string_view text) {
     const Json name = level.value("name", Json(""));
     const double ranks = number(level, "ranks", 0, 1);
     if (!name.is_string()) fail<ValueError>(kWhere, "a level's name is ", name.dump(), ", no text");
-    if (ranks != std::floor(ranks)) fail<ValueError>(kWhere, "a level joins ", ranks, " ranks");
+    if (ranks != std::floor(ranks) || ranks > 1e15)
+      fail<ValueError>(kWhere, "a level joins ", ranks, " ranks");
     out.levels.push_back(
         {name.get<std::string>(), static_cast<std::int64_t>(ranks), link_of(level)});
   }

@@ -111,7 +111,7 @@ Rows searchsorted(const Question& q) {
   if (!values) return {};
   const Operand& sorted = q.in(0);
   const Operand& x = q.in(*values);
-  const bool one_sequence = sorted.dims() == 1;
+  const bool one_sequence = sorted.dims() <= 1;
   Rows rows;
   for (std::size_t d = 0; d < x.dims(); ++d) {
     const int at = static_cast<int>(d);

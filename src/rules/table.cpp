@@ -443,6 +443,8 @@ const std::vector<RulePtr>& table() {
   return *rules;
 }
 
+constexpr std::string_view kAten = "aten::";
+
 /// Rules that users added, the last one last.
 struct Added {
   std::mutex mutex;
@@ -469,7 +471,6 @@ RuleHandle add_rule(Rule rule) {
                      : !rule.sizes ? "sizes"
                                    : "a name");
   }
-  constexpr std::string_view kAten = "aten::";
   if (rule.name.starts_with(kAten)) rule.name.erase(0, kAten.size());
   auto kept = std::make_shared<const Rule>(checked(std::move(rule)));
   Added& added = Added::instance();
@@ -512,6 +513,7 @@ std::uint32_t rules_generation() {
 std::vector<std::shared_ptr<const Rule>> all_rules() { return table(); }
 
 RulePtr find_rule(std::string_view name, bool tagged_pointwise) {
+  if (name.starts_with(kAten)) name.remove_prefix(kAten.size());
   {
     Added& added = Added::instance();
     const std::scoped_lock lock(added.mutex);

@@ -31,6 +31,7 @@ TEST(ReportText, OfBytesHasFourDigits) {
   EXPECT_EQ(bytes_text(10 * 1024), "10 KiB");
   EXPECT_EQ(bytes_text(15 * 1024 + 512), "15.5 KiB");
   EXPECT_EQ(bytes_text(1234567), "1.177 MiB");
+  EXPECT_EQ(bytes_text((10 << 20) - 400), "10 MiB");  // 9.9996, with four digits 10.00
   EXPECT_EQ(bytes_text(std::int64_t{256} << 20), "256 MiB");
   EXPECT_EQ(bytes_text(std::int64_t{100} << 30), "100 GiB");
   EXPECT_EQ(bytes_text(std::int64_t{5} << 60), "5 EiB");

@@ -124,6 +124,7 @@ TEST(Topology, RefusesNumbersThatMakeNoSense) {
   refused(R"({"levels": [{"overhead_us": "3"}]})", {"overhead_us is \"3\"", "not a number"});
   refused(R"({"levels": [{}], "copy_gigabytes_per_s": 0})", {"copy_gigabytes_per_s is 0"});
   refused(R"({"levels": [{"ranks": 2.5}]})", {"a level joins 2.5 ranks"});
+  refused(R"({"levels": [{"ranks": 1e300}]})", {"a level joins 1e+300 ranks"});
   refused(R"({"levels": [{"ranks": 4}, {"ranks": 4}]})", {"level 0 joins 4 ranks and level 1 4"});
   refused(R"({"levels": [{}, {}]})", {"level 0 joins 0 ranks", "the last all"});
 }

@@ -70,6 +70,8 @@ TEST(FamiliesMove, SequencesAreSearchedInFull) {
             (Texts{"S(0),S(0),R -> S(0)", "R,S(1),R -> S(1)"}));
   EXPECT_EQ(texts(searchsorted(search({2, 5}, sized({2, 3}), indices({2, 5}))))[0],
             "S(0),S(0),S(0) -> S(0)");
+  EXPECT_EQ(texts(searchsorted(search({}, sized({2, 3}), unset()))),
+            texts(searchsorted(search({5}, sized({2, 3}), unset()))));
   EXPECT_EQ(searchsorted_sizes(search({5}, sized({2, 3}), unset())), (Sizes{{2, 3}}));
   const Asked number("aten::searchsorted.Scalar", {sized({5}), 7});
   EXPECT_EQ(texts(searchsorted(number)), Texts{});

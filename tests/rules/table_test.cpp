@@ -44,6 +44,7 @@ TEST(Table, KnowsNoOtherNames) {
 
 TEST(Table, PointwiseOpsNeedNoRow) {
   EXPECT_EQ(find_rule("erfinv"), nullptr);
+  EXPECT_EQ(find_rule("aten::mm"), find_rule("mm"));
   const auto rule = find_rule("erfinv", true);
   ASSERT_NE(rule, nullptr);
   EXPECT_TRUE(rule->options.follows_strides);

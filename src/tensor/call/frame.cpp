@@ -160,11 +160,12 @@ void Frame::finish(at::Tensor result) {
 std::string Frame::operands_text() const {
   std::vector<std::string> parts;
   for (const Tensor& t : tensors) {
-    if (t.given()) parts.push_back(describe(*t.tensor));
+    if (!t.given()) continue;
     if (parts.size() == 8) {
       parts.push_back(concat("... (", tensors.size(), " tensors)"));
       break;
     }
+    parts.push_back(describe(*t.tensor));
   }
   return join(parts, "; ");
 }

@@ -26,11 +26,19 @@ at::Tensor value_selecting_reduction_backward(const at::Tensor& grad, std::int64
   return g.new_zeros_symint(sizes).scatter(dim, i, g);
 }
 
-/// Compares with every class instead of writing into zeros.
+/// Compares with every class instead of writing into zeros. Classes that are told are not compared
+/// with the values, which would communicate: a value outside of them gives zeros.
 at::Tensor one_hot(const at::Tensor& self, std::int64_t num_classes) {
   TORCH_CHECK(self.scalar_type() == at::kLong, "one_hot is only applicable to index tensor.");
-  if (num_classes == -1) num_classes = self.max().item<std::int64_t>() + 1;
-  TORCH_CHECK(num_classes > 0, "Class values must be non-negative, and there must be some.");
+  const bool known = num_classes != -1;
+  TORCH_CHECK(!known || num_classes > 0, "num_classes should be positive");
+  if (self.numel() == 0) {
+    TORCH_CHECK(known, "Can not infer total number of classes from empty tensor.");
+  } else if (!known) {
+    const auto [least, most] = self.aminmax();
+    TORCH_CHECK(least.item<std::int64_t>() >= 0, "Class values must be non-negative.");
+    num_classes = most.item<std::int64_t>() + 1;
+  }
   const at::Tensor classes =
       at::arange(num_classes, at::TensorOptions(at::kLong).device(self.device()));
   return self.unsqueeze(-1).eq(classes).to(at::kLong);
@@ -117,12 +125,11 @@ at::Tensor bincount(const at::Tensor& self, const std::optional<at::Tensor>& wei
               "bincount only supports 1-d non-negative integral inputs.");
   std::int64_t size = minlength.expect_int();
   TORCH_CHECK(size >= 0, "minlength should be >= 0");
-  if (self.numel() > 0) {
-    const auto [least, most] = self.aminmax();
-    TORCH_CHECK(least.item<std::int64_t>() >= 0,
-                "bincount only supports 1-d non-negative integral inputs.");
-    size = std::max(size, most.item<std::int64_t>() + 1);
-  }
+  if (self.numel() == 0) return self.new_zeros({size}, at::kLong);
+  const auto [least, most] = self.aminmax();
+  TORCH_CHECK(least.item<std::int64_t>() >= 0,
+              "bincount only supports 1-d non-negative integral inputs.");
+  size = std::max(size, most.item<std::int64_t>() + 1);
   at::Tensor each = weights && weights->defined() ? *weights : at::ones_like(self, at::kLong);
   TORCH_CHECK(each.sizes() == self.sizes(),
               "weights should be 1-d and have the same length as input");

@@ -219,6 +219,10 @@ TEST(Frame, LongListsOfTensorsAreShortenedInTexts) {
   const std::string text = Frame(cat, stack).operands_text();
   EXPECT_TRUE(text.starts_with("f32[4@a, 3] on [a=2]; f32[1] plain; f32[1] plain;")) << text;
   EXPECT_TRUE(text.ends_with("f32[1] plain; ... (10 tensors)")) << text;
+  many.resize(8);
+  Stack eight{many, 0};
+  const std::string all = Frame(cat, eight).operands_text();
+  EXPECT_EQ(all.find("..."), std::string::npos) << all;
 }
 
 TEST(Frame, WritesToElementsThatShareMemoryAreRefused) {

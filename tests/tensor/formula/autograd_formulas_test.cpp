@@ -74,6 +74,9 @@ TEST(AutogradFormulas, OneHotComparesWithEveryClass) {
   EXPECT_EQ(at::one_hot(classes).sizes(), at::IntArrayRef({3, 3})) << "the largest tells";
   EXPECT_THROW(at::one_hot(two.in("S(0)", at::ones({2}))), c10::Error);
   EXPECT_THROW(at::one_hot(classes, 0), c10::Error);
+  EXPECT_THROW(at::one_hot(two.integers("S(0)", {0, -1})), c10::Error);
+  EXPECT_THROW(at::one_hot(two.integers("S(0)", {})), c10::Error);
+  EXPECT_EQ(at::one_hot(two.integers("S(0)", {}), 3).sizes(), at::IntArrayRef({0, 3}));
 }
 
 TEST(AutogradFormulas, CountsAreAddedUpOfWhatEachRankHas) {
@@ -86,7 +89,9 @@ TEST(AutogradFormulas, CountsAreAddedUpOfWhatEachRankHas) {
   EXPECT_EQ(numbers(at::bincount(x, weights)), (Numbers{0, 4.5, 0, 2}));
   EXPECT_EQ(at::bincount(x, weights.to(at::kFloat)).scalar_type(), at::kFloat);
   EXPECT_EQ(at::bincount(x, x).scalar_type(), at::kDouble);
-  EXPECT_EQ(numbers(at::bincount(two.integers("S(0)", {}), {}, 2)), (Numbers{0, 0}));
+  const Tensor none = two.integers("S(0)", {});
+  EXPECT_EQ(numbers(at::bincount(none, {}, 2)), (Numbers{0, 0}));
+  EXPECT_EQ(at::bincount(none, two.in("S(0)", at::ones({0})), 2).scalar_type(), at::kLong);
   expect_error<c10::Error>([&] { at::bincount(two.integers("S(0)", {1, -1})); }, {"non-negative"});
   expect_error<c10::Error>([&] { at::bincount(x, two.in("S(0)", at::ones({2}))); },
                            {"same length as input"});
