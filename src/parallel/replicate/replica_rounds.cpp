@@ -8,8 +8,7 @@
 #include "parallel/replicate/replica_core.h"
 #include "tensor/core/spec.h"
 #include "tensor/move/state.h"
-#include "world/collectives/pending.h"
-#include "world/collectives/wire.h"
+#include "world/collectives/flat.h"
 
 namespace intarsia {
 namespace {
@@ -181,18 +180,8 @@ void Replica::Core::send(Bucket& bucket) {
     bucket.used.copy_(at::tensor(used));
   }
   charge(bucket.text, "P->R", bucket.flat);
-  const at::ScalarType dtype = bucket.flat.scalar_type();
   const Call call{.tensor = bucket.text, .op = kReplicate};
-  const auto wire = CommAccess::wire(comm_);
-  if (!wire->reduces(dtype, Reduction::sum)) {
-    bucket.sent = all_reduce(comm_, bucket.flat, Placement::partial(), call);
-    return;
-  }
-  const std::vector<at::Tensor> flat{bucket.flat};
-  const Where where = Where::current();
-  bucket.sent =
-      pending("all_reduce", wire->all_reduce(bucket.flat, Reduction::sum, dtype, {call, where}),
-              flat, [flat] { return flat; });
+  bucket.sent = flat::sum(comm_, bucket.flat, {call, Where::current()});
 }
 
 /// Waits for a bucket, and gives its gradients to the parameters.

@@ -92,4 +92,14 @@ Pending all_to_all(const Comm& comm, Exchange x, const std::vector<Counts>& in_c
   return started("all_to_all", std::move(works), std::move(x));
 }
 
+Pending sum(const Comm& comm, const at::Tensor& buffer, CallSite site) {
+  const auto wire = CommAccess::wire(comm);
+  const at::ScalarType dtype = buffer.scalar_type();
+  if (!wire->reductions().reduces(dtype, Reduction::sum)) {
+    return all_reduce(comm, buffer, Placement::partial(), site.call, site.where);
+  }
+  Works works = wire->all_reduce(buffer, Reduction::sum, dtype, site);
+  return pending("all_reduce", std::move(works), {buffer}, [buffer] { return Tensors{buffer}; });
+}
+
 }  // namespace intarsia::flat

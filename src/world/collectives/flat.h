@@ -34,4 +34,8 @@ Pending all_gather(const Comm& comm, Exchange exchange, CallSite site);
 Pending all_to_all(const Comm& comm, Exchange exchange, const std::vector<Counts>& in_counts,
                    const std::vector<Counts>& out_counts, CallSite site);
 
+/// The sum of the buffers of all ranks. Where the backend adds them itself, it is in the buffer.
+/// REQUIRES: one member lives here.
+Pending sum(const Comm& comm, const at::Tensor& buffer, CallSite site);
+
 }  // namespace intarsia::flat

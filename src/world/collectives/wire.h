@@ -87,9 +87,6 @@ class Wire {
 
   /// What of reductions is left to the backend.
   const BackendReductions& reductions() const { return reductions_; }
-  bool reduces(at::ScalarType dtype, Reduction how) const {
-    return reductions_.reduces(dtype, how);
-  }
 
  private:
   /// A collective of one call. `detail`: what else all ranks must agree on.

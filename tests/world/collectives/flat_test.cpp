@@ -52,10 +52,10 @@ TEST(Flat, PlainValuesAreInMemoryRowMajorOutsideAutograd) {
 TEST(Flat, WhoIsAloneGetsWhatItSends) {
   const auto world = World::connect(Rendezvous{});
   const Comm one = world->everyone();
-  expect_ints(flat::all_gather(one, between({ints({1, 2})}, {room(2)}), {}, kHere).wait(),
+  expect_ints(flat::all_gather(one, between({ints({1, 2})}, {room(2)}), {{}, kHere}).wait(),
               {{1, 2}});
   expect_ints(
-      flat::all_to_all(one, between({ints({3})}, {room(1)}), {{1}}, {{1}}, {}, kHere).wait(),
+      flat::all_to_all(one, between({ints({3})}, {room(1)}), {{1}}, {{1}}, {{}, kHere}).wait(),
       {{3}});
   EXPECT_EQ(world->ledger().totals().calls, 0U);
 }
@@ -63,9 +63,11 @@ TEST(Flat, WhoIsAloneGetsWhatItSends) {
 TEST(Flat, WhoIsOutsideDoesNothing) {
   const auto world = World::assemble({.hosted = {}, .size = 4});
   const auto no_results = []() -> Tensors { throw std::runtime_error("there are none"); };
-  EXPECT_TRUE(flat::all_gather(world->everyone(), {{}, {}, no_results}, {}, kHere).wait().empty());
   EXPECT_TRUE(
-      flat::all_to_all(world->everyone(), {{}, {}, no_results}, {}, {}, {}, kHere).wait().empty());
+      flat::all_gather(world->everyone(), {{}, {}, no_results}, {{}, kHere}).wait().empty());
+  EXPECT_TRUE(flat::all_to_all(world->everyone(), {{}, {}, no_results}, {}, {}, {{}, kHere})
+                  .wait()
+                  .empty());
 }
 
 TEST(Flat, GathersWithinTheGroupsHostedHere) {
@@ -74,7 +76,7 @@ TEST(Flat, GathersWithinTheGroupsHostedHere) {
   const Tensors in{ints({0, 1}), ints({10, 11}), ints({20, 21}), ints({30, 31})};
   const auto gather = [&](const char* axis) {
     return flat::all_gather(world.along(lockstep.mesh(), {axis}),
-                            between(in, {room(4), room(4), room(4), room(4)}), {}, kHere)
+                            between(in, {room(4), room(4), room(4), room(4)}), {{}, kHere})
         .wait();
   };
   expect_ints(gather("tp"), {{0, 1, 10, 11}, {0, 1, 10, 11}, {20, 21, 30, 31}, {20, 21, 30, 31}});
@@ -90,7 +92,8 @@ TEST(Flat, ExchangesPartsWithinTheGroupsHostedHere) {
   const std::vector<Counts> received{{0, 2, 0}, {2, 0, 0}, {1, 0, 0}};
   const Exchange exchange =
       between({ints({1, 2, 3}), ints({4, 5}), ints({})}, {room(2), room(2), room(1)});
-  Pending done = flat::all_to_all(lockstep.world().everyone(), exchange, sent, received, {}, kHere);
+  Pending done =
+      flat::all_to_all(lockstep.world().everyone(), exchange, sent, received, {{}, kHere});
   EXPECT_TRUE(done.done());
   expect_ints(done.wait(), {{4, 5}, {1, 2}, {3}});
 }
@@ -101,7 +104,7 @@ TEST(Flat, TheSameOverAWire) {
     const auto r = static_cast<std::size_t>(world.rank());
     const auto value = static_cast<std::int64_t>(r);
     expect_ints(
-        flat::all_gather(all, between({ints({value, 7})}, {room(6)}), {.tensor = "w"}, kHere)
+        flat::all_gather(all, between({ints({value, 7})}, {room(6)}), {{.tensor = "w"}, kHere})
             .wait(),
         {{0, 7, 1, 7, 2, 7}});
     const std::vector<Counts> sent{{0, 2, 1}, {2, 0, 0}, {0, 0, 0}};
@@ -110,7 +113,7 @@ TEST(Flat, TheSameOverAWire) {
     const Tensors out{room(2), room(2), room(1)};
     const std::vector<std::vector<std::int64_t>> want{{4, 5}, {1, 2}, {3}};
     expect_ints(
-        flat::all_to_all(all, between({in[r]}, {out[r]}), {sent[r]}, {received[r]}, {}, kHere)
+        flat::all_to_all(all, between({in[r]}, {out[r]}), {sent[r]}, {received[r]}, {{}, kHere})
             .wait(),
         {want[r]});
     const auto entries = world.ledger().entries();
@@ -118,6 +121,17 @@ TEST(Flat, TheSameOverAWire) {
     EXPECT_EQ(entries[0].tensor, "w");
     EXPECT_EQ(entries[0].bytes, 16);
     EXPECT_EQ(entries[1].dtype, at::kLong);
+  });
+}
+
+TEST(Flat, SumsOfAllRanks) {
+  run_in_process(3, [](World& world) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kLong}) {
+      const at::Tensor buffer = at::full({2}, world.rank() + 1, type);
+      const at::Tensor sum = flat::sum(world.everyone(), buffer, {{.tensor = "g"}, kHere}).tensor();
+      EXPECT_TRUE(at::equal(sum, at::full({2}, 6, type))) << sum;
+      EXPECT_EQ(world.ledger().entries().back().tensor, "g");
+    }
   });
 }
 

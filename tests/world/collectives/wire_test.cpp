@@ -121,7 +121,7 @@ TEST(Wire, AsksTheBackendAndRecordsIt) {
   of.wire->all_gather(floats(6), floats(2), at::kFloat, site());
   of.wire->reduce_scatter(floats(2), floats(6), Reduction::sum, at::kFloat, site());
   of.wire->all_to_all(floats(4), floats(3), {0, 1, 3}, {1, 1, 1}, at::kFloat, site());
-  of.wire->broadcast(floats(5), 2, {at::kBFloat16, kCall, kHere});
+  of.wire->broadcast(floats(5), 2, at::kBFloat16, site());
   of.wire->barrier(site());
   EXPECT_EQ(of.asked.calls, (std::vector<std::string>{
                                 "all_gather 2 to 6 in 1234", "reduce_scatter 6 to 2 by 0 in 1234",
@@ -129,7 +129,7 @@ TEST(Wire, AsksTheBackendAndRecordsIt) {
                                 "barrier in 1234"}));
   EXPECT_EQ(of.recorded(), (std::vector<std::string>{
                                "all_gather Float 8", "reduce_scatter Float 24",
-                               "all_to_all Float 12", "broadcast BFloat16 20", "barrier Float 0"}));
+                               "all_to_all Float 12", "broadcast BFloat16 20", "barrier Byte 0"}));
   EXPECT_EQ(of.world->ledger().entries()[0].tensor, "w");
 }
 
@@ -217,8 +217,8 @@ TEST(Wire, ItsEndEndsTheBackendBeforeAbandonedBuffers) {
 TEST(Wire, LeavesToABackendWhatItDoesWell) {
   const OfRank5 of_test;
   const OfRank5 of_shm("shm");
-  EXPECT_FALSE(of_test.wire->reduces(at::kHalf, Reduction::sum));
-  EXPECT_TRUE(of_shm.wire->reduces(at::kHalf, Reduction::sum));
+  EXPECT_FALSE(of_test.wire->reductions().reduces(at::kHalf, Reduction::sum));
+  EXPECT_TRUE(of_shm.wire->reductions().reduces(at::kHalf, Reduction::sum));
   EXPECT_TRUE(of_shm.wire->reductions().as_here);
 }
 
