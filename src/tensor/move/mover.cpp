@@ -50,13 +50,27 @@ void bring(const at::Tensor& made, const at::Tensor& old, const MemberRoute& m) 
   }
 }
 
-at::Tensor slice(const at::Tensor& piece, const MemberRoute& m) {
-  const Part& part = m.to[0];
-  const at::Tensor old = flat::plain(piece);
-  if (in_order(m.to, m.before, &Block::in_old)) return old.view(to_ref(m.after));
-  if (part.blocks.size() == 1) {
-    return block_of(old, part.blocks[0].sizes, m.before, part.blocks[0].in_old).contiguous();
+/// The block of a piece, whatever its strides: of an expanded one, no more is made than the block.
+at::Tensor narrowed(at::Tensor piece, const Block& block, const Shape& sizes) {
+  const Shape strides = strides_of(sizes);
+  std::int64_t rest = block.in_old;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    if (block.sizes[d] != sizes[d]) {
+      piece = piece.narrow(static_cast<std::int64_t>(d), rest / strides[d], block.sizes[d]);
+    }
+    rest %= strides[d];
   }
+  return piece;
+}
+
+at::Tensor slice(const at::Tensor& piece, const MemberRoute& m) {
+  if (in_order(m.to, m.before, &Block::in_old)) return flat::plain(piece).view(to_ref(m.after));
+  if (m.to[0].blocks.size() == 1) {
+    const at::Tensor old = piece._is_zerotensor() ? flat::plain(piece) : piece;
+    const at::Tensor made = flat::plain(narrowed(old, m.to[0].blocks[0], m.before));
+    return block_of(made, m.after, m.after, 0);  // dimensions of one element as others have them
+  }
+  const at::Tensor old = flat::plain(piece);
   const at::Tensor made = at::empty(to_ref(m.after), old.options());
   bring(made, old, m);
   return made;

@@ -130,6 +130,25 @@ TEST(Mover, SlicesShareMemoryWhereTheyCan) {
   EXPECT_EQ(r.calls(), 0U);
 }
 
+TEST(Mover, SlicesOfExpandedTensorsTakeNoMoreThanTheirOwnMemory) {
+  Ranks r("[a=2]");
+  const at::Tensor one = at::full({1, 1}, 7.0F);
+  const std::vector<Change> by_rows{{StepKind::slice, {0}, "S(0)"}};
+  const at::Tensor expanded = one.expand({1000, 3});
+  for (const at::Tensor& half : r.move({1000, 3}, "R", by_rows, {expanded, expanded})) {
+    EXPECT_TRUE(at::equal(half, at::full({500, 3}, 7.0F)));
+    EXPECT_EQ(half.storage().nbytes(), 500U * 3U * 4U);
+  }
+  const at::Tensor two = one.expand({2, 1});
+  for (const at::Tensor& row : r.move({2, 1}, "R", by_rows, {two, two})) {
+    EXPECT_EQ(row.strides(), at::IntArrayRef({1, 1})) << "as of any piece of one element";
+  }
+  const at::Tensor turned = at::arange(12).view({3, 4}).t();
+  expect_pieces(r.move({4, 3}, "R", by_rows, {turned, turned}), turned.split(2, 0), "turned");
+  const at::Tensor zero = at::_efficientzerotensor({4, 3}, at::kFloat);
+  expect_pieces(r.move({4, 3}, "R", by_rows, {zero, zero}), at::zeros({4, 3}).split(2, 0), "zero");
+}
+
 TEST(Mover, MakesPartialValuesOfWhatARankHolds) {
   const float inf = std::numeric_limits<float>::infinity();
   const at::Tensor x = floats({1, 2, 3});
