@@ -126,17 +126,21 @@ def worker(args):
 # ---- the launch and the table --------------------------------------------------------------------
 
 
-def ratios(medians):
-    """What the promise is about, as far as the modes ran: {name: (value, limit)}."""
-    m, out = medians, {}
+def ratios(times, middle):
+    """What the promise is about, as far as the modes ran: {name: (value, limit)}. Steps are compared with those of the same
+    turn, so that what slows all down for a while does not count; `middle` is taken over the turns."""
+    out = {}
+
+    def above(name, other):
+        return middle(a - b for a, b in zip(times[name], times[other], strict=True))
 
     def overhead(name, ours, theirs, local, limit):
-        if {ours, theirs, local} <= m.keys():
-            out[name] = ((m[ours] - m[local]) / (m[theirs] - m[local]), limit)
+        if {ours, theirs, local} <= times.keys():
+            out[name] = (above(ours, local) / above(theirs, local), limit)
 
     def over(name, ours, other, limit):
-        if {ours, other} <= m.keys():
-            out[name] = (m[ours] / m[other], limit)
+        if {ours, other} <= times.keys():
+            out[name] = (middle(a / b for a, b in zip(times[ours], times[other], strict=True)), limit)
 
     overhead("dp: (ours - local) / (DDP - local)", "ours_dp", "ddp", "local_dp", 1.0)
     overhead("fsdp: (ours - local) / (FSDP2 - local)", "ours_fsdp", "fsdp2", "local_dp", 0.7)
@@ -187,7 +191,10 @@ def main():
         off = found["apart"].get(name)
         text = f"{off['losses']:.1e}, {off['parameters']:.1e}" if off else "-"
         print(f"{name:18}  {median:8.2f}  {best[name]:8.2f}  {cpu[name]:8.2f}  {faults[name]:8.0f}  {text}")
-    result = {"medians": ratios(medians), "best": ratios(best)}
+    result = {
+        "medians": ratios(found["times"], statistics.median),
+        "best": ratios({name: [t] for name, t in best.items()}, min),
+    }
     for name, (ratio, limit) in result["medians"].items():
         wanted = f"at most {limit:.2f}" if limit else "not promised"
         print(f"{name:44} {ratio:6.3f}  ({wanted}; by the best steps {result['best'][name][0]:.3f})")
