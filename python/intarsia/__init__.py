@@ -62,7 +62,7 @@ from ._communication import (
     set_plain_tensors,
 )
 from ._dtensor import from_dtensor, to_dtensor
-from ._fully_shard import Sharding, fully_shard
+from ._fully_shard import FullyShard, fully_shard
 from ._optim import (
     Muon,
     balanced_owners,

@@ -17,10 +17,10 @@ from ._world import mesh as default_mesh
 
 
 # A handle lives as long as its module, so that callers need not keep it.
-_shardings: weakref.WeakKeyDictionary[nn.Module, list[Sharding]] = weakref.WeakKeyDictionary()
+_shardings: weakref.WeakKeyDictionary[nn.Module, list[FullyShard]] = weakref.WeakKeyDictionary()
 
 
-class Sharding:
+class FullyShard:
     """The handle that fully_shard returns. It lives as long as the module."""
 
     def __init__(self, sharded: _C.FullyShard):
@@ -107,7 +107,7 @@ def fully_shard(
     offload: bool = False,
     init: Init | None = None,
     world: _C.World | None = None,
-) -> Sharding:
+) -> FullyShard:
     """Shards the parameters of a module in place: each rank stores a piece, and an op that uses one gets it
     gathered.
 
@@ -142,7 +142,7 @@ def fully_shard(
     _C.check_fully_shard(groups(), options)
     dims_of = {name: p.dim() for name, p in module.named_parameters(remove_duplicate=False)}
     placing.place(lambda name, layout: _C.sharded_layout(layout, dims_of[name], options, name))
-    sharding = Sharding(_C.fully_shard(groups(), options))
+    sharding = FullyShard(_C.fully_shard(groups(), options))
     _shardings.setdefault(module, []).append(sharding)
     if param_dtype is not None:
         module.register_forward_pre_hook(
