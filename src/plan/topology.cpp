@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "base/text.h"
@@ -61,15 +62,48 @@ void write_link(Json& object, const Link& link) {
   object["gigabytes_per_s"] = rate_json(link.bandwidth);
 }
 
+/// Where the ranks along an axis stand, from the first of them on.
+std::vector<std::int64_t> offsets_along(const Mesh& mesh, std::size_t axis) {
+  Coordinate at(mesh.axes(), 0);
+  const std::int64_t first = mesh.rank_at(at);
+  std::vector<std::int64_t> out;
+  for (std::int64_t i = 0; i < mesh.size(axis); ++i) {
+    at[axis] = i;
+    out.push_back(mesh.rank_at(at) - first);
+  }
+  return out;
+}
+
 /// Whether all groups along `axes` are inside blocks of `ranks` ranks.
 bool inside(const Mesh& mesh, std::span<const std::int8_t> axes, std::int64_t ranks) {
   if (ranks == 0) return true;
-  for (std::int64_t i = 0; i < mesh.size(); ++i) {
-    const Coordinate at = coordinate_at(mesh, i);
-    const Coordinate first = coordinate_along(mesh, axes, 0, at);
-    if (mesh.rank_at(at) / ranks != mesh.rank_at(first) / ranks) return false;
+  if (mesh.has_table()) {
+    for (std::int64_t i = 0; i < mesh.size(); ++i) {
+      const Coordinate at = coordinate_at(mesh, i);
+      const Coordinate first = coordinate_along(mesh, axes, 0, at);
+      if (mesh.rank_at(at) / ranks != mesh.rank_at(first) / ranks) return false;
+    }
+    return true;
   }
-  return true;
+  // Offsets along axes add up, so it matters only where in a block groups begin: few places, also
+  // of very many ranks.
+  std::int64_t low = 0;
+  std::int64_t high = 0;
+  std::set<std::int64_t> begins{mesh.rank_at(Coordinate(mesh.axes(), 0)) % ranks};
+  for (std::size_t a = 0; a < mesh.axes(); ++a) {
+    const std::vector<std::int64_t> offsets = offsets_along(mesh, a);
+    if (std::find(axes.begin(), axes.end(), static_cast<std::int8_t>(a)) != axes.end()) {
+      low += *std::min_element(offsets.begin(), offsets.end());
+      high += *std::max_element(offsets.begin(), offsets.end());
+      continue;
+    }
+    std::set<std::int64_t> next;
+    for (const std::int64_t begin : begins) {
+      for (const std::int64_t o : offsets) next.insert(((begin + o) % ranks + ranks) % ranks);
+    }
+    begins = std::move(next);
+  }
+  return *begins.begin() + low >= 0 && *begins.rbegin() + high < ranks;
 }
 
 }  // namespace

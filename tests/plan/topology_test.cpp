@@ -8,6 +8,7 @@
 #include "error_text.h"
 #include "intarsia/error.h"
 #include "intarsia/layout.h"
+#include "layout/coordinates.h"
 
 namespace intarsia {
 namespace {
@@ -87,6 +88,36 @@ TEST(Topology, NodesHoldNeighbours) {
   EXPECT_EQ(level("[a=8,b=6]", {1}), "cluster");
   // Both ends of the group are in the first node, rank 9 between them is not.
   EXPECT_EQ(level("[a=3]{0,9,1}", {0}), "cluster");
+}
+
+TEST(Topology, ALevelHoldsAGroupIfItHoldsEveryRank) {
+  const auto holds_all = [](const Mesh& mesh, const AxisList& axes, std::int64_t ranks) {
+    for (std::int64_t i = 0; i < mesh.size(); ++i) {
+      const Coordinate at = coordinate_at(mesh, i);
+      if (mesh.rank_at(at) / ranks != mesh.rank_at(coordinate_along(mesh, axes, 0, at)) / ranks)
+        return false;
+    }
+    return true;
+  };
+  int held = 0;
+  for (const char* text : {"[a=4,b=3]", "[a=2,b=2,c=3]+5", "[a=3:1,b=4:3]",
+                           "[a=2:4,b=2:1*2:8,c=2:2]+1", "[a=4]{3,0,2,1}", "[a=2,b=2]{0,5,1,4}"}) {
+    const Mesh mesh = Mesh::parse(text);
+    for (std::int64_t ranks = 1; ranks < 30; ++ranks) {
+      Topology t;
+      t.levels = {{"node", ranks, {.latency = 1}}, {"all", 0, {.latency = 2}}};
+      for (unsigned set = 1; set < (1U << mesh.axes()); ++set) {
+        AxisList axes;
+        for (std::size_t a = 0; a < mesh.axes(); ++a) {
+          if ((set >> a & 1U) != 0) axes.push_back(static_cast<std::int8_t>(a));
+        }
+        const bool node = t.link(mesh, axes).latency == 1;
+        EXPECT_EQ(node, holds_all(mesh, axes, ranks)) << text << " in nodes of " << ranks;
+        held += node ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(held, 100);
 }
 
 TEST(Topology, AxesWithLinksOfTheirOwnComeFirst) {
