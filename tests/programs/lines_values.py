@@ -315,7 +315,8 @@ def normalized(d):
         f"nn.layer_norm({x}, [{last}], weight({last}), weight({last}))",
         f"nn.layer_norm({x}, {list(t.shape[-2:])})",
         f"nn.rms_norm({x}, [{last}])",
-        f"nn.rms_norm({x} * ({x}[..., :1] > 0), [{last}])",  # some rows are zero, as padded positions
+        # Some rows are zero, as padded positions; not -0, a sign that sums of partial values do not keep.
+        f"nn.rms_norm({x} * ({x}[..., :1] > 0) + 0, [{last}])",
         f"nn.rms_norm({x}, [{last}], weight({last}))",
         f"nn.batch_norm({x}, None, None, training=True)",
         f"nn.batch_norm({x}, weight({t.shape[1]}), weight({t.shape[1]}).abs() + 1)",
