@@ -103,7 +103,7 @@ def row(d):
     if torch_differences.avoids(chosen.base, torch_differences.STRIDED):
         operands = [f"{each}.contiguous()" for each in operands]
     if chosen.base == "linalg_lstsq":
-        check_full_rank(d, operands[0])
+        check_least_squares(d, *operands[:2])
     draw = d.chance.random()
     if draw < 0.15 and chosen.written_in_place:
         return in_place(d, chosen, operands)
@@ -116,13 +116,15 @@ def row(d):
     return results(d, chosen, chosen.call(operands))
 
 
-def check_full_rank(d, matrices):
-    """Raises Unfit where rounding says which of many solutions is found."""
+def check_least_squares(d, matrices, right):
+    """Raises Unfit where rounding says which of many solutions is found, or which sign a part of it has that is zero."""
     with torch.no_grad():
         found = eval(matrices, d.names)
-        full = found.numel() == 0 or bool((torch.linalg.matrix_rank(found, rtol=1e-6) == min(found.shape[-2:])).all())
-    if not full:
-        raise Unfit
+        if found.numel() == 0:
+            return
+        full = bool((torch.linalg.matrix_rank(found, rtol=1e-6) == min(found.shape[-2:])).all())
+        if not full or bool((torch.linalg.lstsq(found, eval(right, d.names)).solution.abs() < 1e-9).any()):
+            raise Unfit
 
 
 def check_apart(d, chosen, written, read):
