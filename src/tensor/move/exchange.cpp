@@ -73,6 +73,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
  private:
   using Parts = std::vector<Part> MemberRoute::*;
+  /// Ranks that hold partial values of the same elements, by the partial value's index.
+  using Sources = std::map<std::int64_t, std::size_t>;
 
   const MemberRoute& route(const Moving& t, std::size_t m) const { return t.step->members[m]; }
   std::size_t me(std::size_t m) const { return moving_[0].step->members[m].me; }
@@ -213,7 +215,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   /// at once: in the order of ranks, and wide enough.
   std::vector<Tensors> in_parts(std::int64_t chunks, const CallSite& site) {
     Moving& t = moving_[0];
+    std::vector<std::vector<Sources>> sources;  // by member
     for (std::size_t m = 0; m < members_; ++m) {
+      sources.push_back(sources_of(route(t, m)));
       const std::int64_t count = elements(route(t, m).after);
       t.made.push_back(at::empty({count}, t.old[m].options().dtype(t.type)));
       if (t.step->partial_count == 1) keep_own(m);
@@ -240,7 +244,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
       x.finish = [] { return Tensors(); };
       flat::all_to_all(*t.step->comm, std::move(x), in_counts, out_counts, site).wait();
       for (std::size_t m = 0; m < members_; ++m) {
-        unpack(m, chunks, c, landed[m].split_with_sizes(out_counts[m]));
+        unpack(m, sources[m], chunks, c, landed[m].split_with_sizes(out_counts[m]));
       }
       leases_.clear();
     }
@@ -262,10 +266,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   }
 
   /// Brings the c-th ranges of what came from each rank into the new piece.
-  void unpack(std::size_t m, std::int64_t chunks, std::int64_t c, Tensors came) {
+  void unpack(std::size_t m, const std::vector<Sources>& all, std::int64_t chunks, std::int64_t c,
+              Tensors came) {
     Moving& t = moving_[0];
     const MemberRoute& r = route(t, m);
-    for (const Sources& sources : sources_of(r)) {
+    for (const Sources& sources : all) {
       const Part& part = r.from[sources.begin()->second];
       const Range range = chunk(part.count, chunks, c);
       if (range.size() == 0) continue;
@@ -289,9 +294,6 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
       }
     }
   }
-
-  /// Ranks that hold partial values of the same elements, by the partial value's index.
-  using Sources = std::map<std::int64_t, std::size_t>;
 
   /// The ranks that a new piece comes from. Their parts are the same elements or have none in
   /// common, since pieces differ along axes that shard only: the first element tells them apart.

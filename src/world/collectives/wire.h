@@ -71,6 +71,7 @@ class Wire {
   Wire(const Wire&) = delete;
   Wire& operator=(const Wire&) = delete;
 
+  /// Buffers may be typed as bytes; `dtype` is what they hold.
   Works all_gather(const at::Tensor& out, const at::Tensor& in, at::ScalarType dtype,
                    CallSite site);
   Works all_reduce(const at::Tensor& inout, Reduction how, at::ScalarType dtype, CallSite site);
