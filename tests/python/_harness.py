@@ -16,7 +16,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "launch"))
 import launch  # noqa: E402
 
-SECONDS = 100
+SECONDS = 200
 AS_RANK = "--as-rank"
 
 
