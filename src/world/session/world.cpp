@@ -10,7 +10,6 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/order.h"
 #include "base/text.h"
@@ -20,6 +19,7 @@
 #include "world/collectives/wire.h"
 #include "world/session/groups.h"
 #include "world/session/live_worlds.h"
+#include "world/session/meeting.h"
 #include "world/transport/backends.h"
 #include "world/transport/delayed_backend.h"
 #include "world/transport/error_text.h"
@@ -113,32 +113,6 @@ BackendMaker backend_maker(std::string backend, c10::intrusive_ptr<c10d::Store> 
   };
 }
 
-c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& r, std::chrono::milliseconds timeout) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(r.port);
-  options.isServer = r.rank == 0 && r.rank0_serves;
-  options.numWorkers = static_cast<std::size_t>(r.size);
-  options.waitWorkers = false;
-  options.timeout = timeout;
-  try {
-    // Keys of the n-th world of a job are kept apart from those of the others.
-    const std::string key = concat(r.address, ':', r.port, '#', r.rank);
-    const auto store = LiveWorlds::instance().store(
-        key, [&] { return c10::make_intrusive<c10d::TCPStore>(r.address, options); });
-    const int nth = LiveWorlds::instance().count(key);
-    return c10::make_intrusive<c10d::PrefixStore>(concat("intarsia/", r.attempt, '/', nth), store);
-  } catch (const std::exception& error) {
-    fail<WorldError>(
-        "World", r, ": ",
-        options.isServer
-            ? "could not listen there; is the port free, and is this the machine that "
-              "MASTER_ADDR names? "
-            : "could not reach the store; has rank 0 started, and can this machine reach "
-              "that address? ",
-        "(", text_of(error), ")");
-  }
-}
-
 }  // namespace
 
 // ---- World --------------------------------------------------------------------------------------
@@ -218,12 +192,13 @@ std::shared_ptr<World> World::connect(const Rendezvous& r, const WorldOptions& o
     parts.store = c10::make_intrusive<c10d::HashStore>();
     return with_topology(assemble(std::move(parts)), options);
   }
+  const bool serves = r.rank == 0 && r.rank0_serves;
   const auto store = meet(r, options.timeout);
+  register_rank(*store, Attendance::of(r, backend), serves, options.timeout);
   parts.store = store;
   parts.make_backend = backend_maker(backend, store, parts, r.address, options);
   auto world = assemble(std::move(parts));
-  world->parts_.on_close = [store, size = r.size, serves = r.rank == 0 && r.rank0_serves,
-                            failed = world->groups_->failed()] {
+  world->parts_.on_close = [store, serves, size = r.size, failed = world->groups_->failed()] {
     say_goodbye(*store, size, serves, failed->load());
   };
   return with_topology(std::move(world), options);
