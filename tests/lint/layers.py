@@ -19,7 +19,7 @@ ORDER = [
 ]  # fmt: skip
 SIBLINGS = {"parallel", "checkpoint"}  # know the layers below, not each other
 ROOMS = {
-    "world": ["transport", "collectives", "session"],
+    "world": ["transport", "guard", "collectives", "session"],
     "tensor": ["core", "move", "call", "local", "random", "formula", "dispatch", "api"],
     "parallel": ["optim", "model", "gradients", "replicate", "sharded", "tensor_parallel"],
     "tools": ["common", "calibrate", "doctor", "ops", "plan"],

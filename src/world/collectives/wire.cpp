@@ -8,6 +8,7 @@
 #include "intarsia/error.h"
 #include "intarsia/waiting.h"
 #include "world/transport/away.h"
+#include "world/transport/backends.h"
 #include "world/transport/c10d_reductions.h"
 #include "world/transport/error_text.h"
 
@@ -33,9 +34,10 @@ Wire::Wire(c10::intrusive_ptr<c10d::Backend> backend, World& world, WireGroup gr
     : backend_(std::move(backend)),
       kind_(backend_->getBackendName()),
       reductions_(reductions_of(kind_)),
+      in_slices_(waits_in_slices(kind_)),
       ledger_(world.shared_ledger()),
       context_(std::make_shared<WireContext>(std::move(group.name), world.shared_ledger(),
-                                             std::move(group.failed))),
+                                             std::move(group.failed), std::move(group.guard))),
       group_(group.in_ledger),
       held_(std::move(group.held)),
       device_(world.device()),
@@ -48,25 +50,50 @@ Wire::~Wire() {
   context_->abandoned.clear();
 }
 
+std::uint64_t Wire::enter(std::string_view what, at::ScalarType dtype, std::int64_t bytes,
+                          std::string_view detail, const Call& call) {
+  if (!context_->guard) return 0;
+  thread_local std::string words;  // keeps its memory
+  words.assign(what);
+  if (!detail.empty()) words.append(" (").append(detail).append(")");
+  if (what != to_text(CallKind::barrier)) words.append(" of ").append(c10::toString(dtype));
+  if (!call.tensor.empty()) words.append(" ").append(call.tensor);
+  if (!call.op.empty()) words.append(" for ").append(call.op);
+  try {
+    return context_->guard->enter({words, bytes, call.module});
+  } catch (const GuardError&) {
+    context_->failed->store(true);
+    throw;
+  }
+}
+
+/// Whether all ranks hand over equally much: shorter pieces are filled up before they get here.
+bool has_equal_bytes(CallKind kind) { return kind != CallKind::all_to_all; }
+
 template <class Start>
 Works Wire::call(CallKind kind, const at::Tensor& payload, at::ScalarType dtype, CallSite site,
                  const Start& backend_call, std::string_view detail) {
-  ledger_->record(group_, kind, dtype, bytes_of(payload), detail, site.call, site.where);
-  return start(kind, backend_call);
+  const std::int64_t bytes = bytes_of(payload);
+  ledger_->record(group_, kind, dtype, bytes, detail, site.call, site.where);
+  const std::uint64_t number =
+      enter(to_text(kind), dtype, has_equal_bytes(kind) ? bytes : 0, detail, site.call);
+  Works works = start(kind, backend_call, number);
+  works.in_slices = in_slices_;
+  return works;
 }
 
 template <class Start>
 Works Wire::part(CallKind kind, const at::Tensor& payload, at::ScalarType dtype, CallSite site,
-                 const Start& backend_call) {
+                 const Start& backend_call, std::uint64_t number) {
   ledger_->add_call(group_, kind, dtype, bytes_of(payload), site.call, site.where);
-  return start(kind, backend_call);
+  return start(kind, backend_call, number);
 }
 
 template <class Start>
-Works Wire::start(CallKind kind, const Start& backend_call) {
+Works Wire::start(CallKind kind, const Start& backend_call, std::uint64_t number) {
   const Away away;
   try {
-    return {{backend_call()}, context_, held_.lock()};
+    return {{backend_call()}, context_, held_.lock(), number};
   } catch (const std::exception& error) {
     context_->failed->store(true);
     fail<WorldError>(to_text(kind), "rank ", backend_->getRank(), " of group ", context_->group,
@@ -132,7 +159,9 @@ Works Wire::broadcast(const at::Tensor& inout, std::int64_t root, at::ScalarType
 
 Works Wire::permute(const at::Tensor& out, const at::Tensor& in, const Counts& to,
                     at::ScalarType dtype, CallSite site) {
-  ledger_->begin(group_, "permute", dtype, join(to), site.call);
+  const std::string pairs = join(to);
+  ledger_->begin(group_, "permute", dtype, pairs, site.call);
+  const std::uint64_t number = enter("permute", dtype, 0, pairs, site.call);
   const std::int64_t me = backend_->getRank();
   const std::int64_t target = to[static_cast<std::size_t>(me)];
   if (target == me) {
@@ -142,16 +171,17 @@ Works Wire::permute(const at::Tensor& out, const at::Tensor& in, const Counts& t
   const auto from = static_cast<int>(std::find(to.begin(), to.end(), me) - to.begin());
   std::vector<at::Tensor> sent{in};
   std::vector<at::Tensor> received{out};
-  Works works{{}, context_, held_.lock()};
+  Works works{{}, context_, held_.lock(), number};
   // Both sides know the sizes, so nothing needs no message.
   if (received[0].numel() > 0) {
-    works = part(CallKind::recv, received[0], dtype, site,
-                 [&] { return backend_->recv(received, from, kPermuteTag); });
+    works = part(
+        CallKind::recv, received[0], dtype, site,
+        [&] { return backend_->recv(received, from, kPermuteTag); }, number);
   }
   if (sent[0].numel() > 0) {
-    const Works sends = part(CallKind::send, sent[0], dtype, site, [&] {
-      return backend_->send(sent, static_cast<int>(target), kPermuteTag);
-    });
+    const Works sends = part(
+        CallKind::send, sent[0], dtype, site,
+        [&] { return backend_->send(sent, static_cast<int>(target), kPermuteTag); }, number);
     works.list.insert(works.list.end(), sends.list.begin(), sends.list.end());
   }
   return works;
@@ -167,21 +197,59 @@ Works Wire::barrier(CallSite site) {
   return call(CallKind::barrier, {}, at::kByte, site, [&] { return backend_->barrier(options); });
 }
 
+namespace {
+
+/// Waits, and looks from time to time at what the other ranks do.
+void wait_guarded(const Works& works, c10d::Work& work) {
+  constexpr std::chrono::milliseconds kSlice{100};
+  const GuardedGroup* guard = works.context->guard.get();
+  if (guard == nullptr || !works.in_slices) {
+    work.wait();
+    return;
+  }
+  while (true) {
+    try {
+      work.wait(kSlice);
+      return;
+    } catch (const std::exception&) {
+      if (work.isCompleted()) throw;  // it failed, and this was not only the end of a slice
+    }
+    guard->look(works.number);
+  }
+}
+
+/// Throws what the guard knows of a call that failed, or what the backend says of it.
+[[noreturn]] void fail_call(const Works& works, std::string_view what, std::string_view why) {
+  constexpr std::size_t kLastCalls = 8;
+  const WireContext& context = *works.context;
+  std::string missing;
+  if (context.guard) {
+    context.guard->explain(works.number);
+    missing = context.guard->missing(works.number);
+  }
+  fail<WorldError>(what, "over group ", context.group, " did not finish: ", missing,
+                   missing.empty() ? "" : " (", why, missing.empty() ? "" : ")",
+                   "\nthe last calls of this rank:\n", context.ledger->dump(kLastCalls));
+}
+
+}  // namespace
+
 void wait_for(const Works& works, std::string_view what) {
   const Away away;
-  constexpr std::size_t kLastCalls = 8;
-  if (!works.list.empty() && works.context->forks != forks()) {
-    fail_in_fork(concat("the ", what, " over group ", works.context->group));
+  if (works.list.empty()) return;
+  WireContext& context = *works.context;
+  if (context.forks != forks()) {
+    fail_in_fork(concat("the ", what, " over group ", context.group));
   }
-  for (const auto& work : works.list) {
-    try {
-      work->wait();
-    } catch (const std::exception& error) {
-      works.context->failed->store(true);
-      fail<WorldError>(what, "over group ", works.context->group,
-                       " did not finish: ", text_of(error), "\nthe last calls of this rank:\n",
-                       works.context->ledger->dump(kLastCalls));
-    }
+  try {
+    for (const auto& work : works.list) wait_guarded(works, *work);
+    if (context.guard) context.guard->compare(works.number);
+  } catch (const GuardError&) {
+    context.failed->store(true);
+    throw;
+  } catch (const std::exception& error) {
+    context.failed->store(true);
+    fail_call(works, what, text_of(error));
   }
 }
 

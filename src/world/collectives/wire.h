@@ -18,6 +18,7 @@
 #include "intarsia/placement.h"
 #include "intarsia/world.h"
 #include "world/collectives/backend_reductions.h"
+#include "world/guard/guard.h"
 #include "world/transport/forks.h"
 
 namespace intarsia {
@@ -35,6 +36,8 @@ struct WireContext {
   std::shared_ptr<const Ledger> ledger;
   /// Set when a call fails.
   std::shared_ptr<std::atomic<bool>> failed;
+  /// Compares the calls of the members; null where nobody does.
+  std::shared_ptr<GuardedGroup> guard;
   std::uint32_t forks = intarsia::forks();
   /// Calls whose results nobody waits for, because an exception passed by: their buffers.
   std::mutex mutex = {};
@@ -46,6 +49,8 @@ struct Works {
   std::vector<c10::intrusive_ptr<c10d::Work>> list;
   std::shared_ptr<WireContext> context;
   std::shared_ptr<const void> group = {};  ///< is not given up meanwhile
+  std::uint64_t number = 0;                ///< of the collective, as the guard counts
+  bool in_slices = false;  ///< waiting may end before the call does, and begin again
 };
 using Counts = std::vector<std::int64_t>;
 
@@ -55,11 +60,13 @@ struct WireGroup {
   std::uint32_t in_ledger;
   std::shared_ptr<std::atomic<bool>> failed;  ///< is set when a call fails
   std::weak_ptr<const void> held;             ///< by calls that are under way
+  std::shared_ptr<GuardedGroup> guard = {};   ///< null where calls are not compared
 };
 
 /// Exchanges flat, contiguous buffers among the ranks of one group, for the one of them that lives
 /// here, over a c10d backend. Every call is recorded in the ledger before it is made, and no call
-/// waits for another: what is called in the same order on all ranks stays in order.
+/// waits for another: what is called in the same order on all ranks stays in order. What is not,
+/// the guard finds.
 ///
 /// Calls return at once; buffers must stay alive until the works are waited for. Failures of the
 /// backend become WorldErrors that name group, rank and call.
@@ -90,6 +97,10 @@ class Wire {
   const BackendReductions& reductions() const { return reductions_; }
 
  private:
+  /// Tells the guard of a collective before it is made. `bytes`: those that all ranks hand over, or
+  /// 0 where they may differ. WorldError if ranks disagree.
+  std::uint64_t enter(std::string_view what, at::ScalarType dtype, std::int64_t bytes,
+                      std::string_view detail, const Call& call);
   /// A collective of one call. `detail`: what else all ranks must agree on.
   template <class Start>
   Works call(CallKind kind, const at::Tensor& payload, at::ScalarType dtype, CallSite site,
@@ -97,13 +108,14 @@ class Wire {
   /// One of the calls of a collective that was begun.
   template <class Start>
   Works part(CallKind kind, const at::Tensor& payload, at::ScalarType dtype, CallSite site,
-             const Start& backend_call);
+             const Start& backend_call, std::uint64_t number);
   template <class Start>
-  Works start(CallKind kind, const Start& backend_call);
+  Works start(CallKind kind, const Start& backend_call, std::uint64_t number);
 
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::string kind_;
   BackendReductions reductions_;
+  bool in_slices_;
   std::shared_ptr<Ledger> ledger_;
   std::shared_ptr<WireContext> context_;
   std::uint32_t group_;

@@ -48,20 +48,26 @@ std::shared_ptr<Wire> GroupSlot::connected() {
   return wire_;
 }
 
-void GroupSlot::make() {
+std::vector<std::int64_t> GroupSlot::members() const {
   std::vector<std::int64_t> members;
   for (std::int64_t i = 0; i < ranks_.size(); ++i) members.push_back(ranks_.rank_at({i}));
+  return members;
+}
+
+void GroupSlot::make() {
   if (const auto& store = world_.store(); store && !use_) {
     use_.emplace(store, name_, ranks_.size(), ranks_.rank_at({index_}));
   }
   const std::int64_t number = use_ ? use_->begin() : 0;
-  set_wire(make_backend_(number == 0 ? name_ : concat(name_, " #", number), index_, members));
+  const std::string name = number == 0 ? name_ : concat(name_, " #", number);
+  set_wire(make_backend_(name, index_, members()), name);
 }
 
-void GroupSlot::set_wire(Backend backend) {
-  wire_ =
-      std::make_shared<Wire>(std::move(backend), world_,
-                             WireGroup{name_, ledger_group_, groups_.failed(), weak_from_this()});
+void GroupSlot::set_wire(Backend backend, const std::string& name) {
+  const auto& guard = groups_.guard();
+  WireGroup group{name_, ledger_group_, groups_.failed(), weak_from_this()};
+  if (guard) group.guard = guard->join(name, members());
+  wire_ = std::make_shared<Wire>(std::move(backend), world_, std::move(group));
 }
 
 /// The threads of a parent's wire are not in its fork, where ending it would wait for them.
@@ -74,7 +80,7 @@ void GroupSlot::use(Backend backend) {
   const Away away;
   const std::scoped_lock lock(mutex_);
   use_.reset();
-  set_wire(std::move(backend));
+  set_wire(std::move(backend), name_);
 }
 
 void GroupSlot::close() {
@@ -161,6 +167,7 @@ bool Groups::close() {
   }
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.made > b.made; });
+  if (guard_) guard_->close("its world was closed");
   for (const Entry& entry : entries) entry.slot->close();
   return true;
 }

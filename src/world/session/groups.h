@@ -17,6 +17,7 @@
 
 #include "intarsia/world.h"
 #include "world/collectives/wire.h"
+#include "world/guard/guard.h"
 #include "world/session/group_use.h"
 #include "world/transport/backends.h"
 #include "world/transport/forks.h"
@@ -48,8 +49,10 @@ class GroupSlot : public std::enable_shared_from_this<GroupSlot> {
   bool give_up();
 
  private:
+  std::vector<std::int64_t> members() const;
   void make();
-  void set_wire(Backend backend);
+  /// `name`: with the number of times that the group was made.
+  void set_wire(Backend backend, const std::string& name);
   void drop_wire();
 
   World& world_;
@@ -91,6 +94,10 @@ class Groups {
   /// longest unused first.
   void give_up_unused();
 
+  /// Compares the calls of groups that are made from now on.
+  void guard_by(std::shared_ptr<Guard> guard) { guard_ = std::move(guard); }
+  const std::shared_ptr<Guard>& guard() const { return guard_; }
+
   /// Whether a call or the making of a group failed, so that ranks may be gone. It outlives the
   /// world.
   const std::shared_ptr<std::atomic<bool>>& failed() const { return failed_; }
@@ -112,6 +119,7 @@ class Groups {
   std::vector<SlotPtr> unused();
 
   std::shared_ptr<std::atomic<bool>> failed_ = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<Guard> guard_;
   std::uint32_t forks_ = forks();
   mutable std::mutex mutex_;
   bool closed_ = false;

@@ -198,6 +198,7 @@ std::shared_ptr<World> World::connect(const Rendezvous& r, const WorldOptions& o
   parts.store = store;
   parts.make_backend = backend_maker(backend, store, parts, r.address, options);
   auto world = assemble(std::move(parts));
+  world->groups_->guard_by(Guard::make(store, r.rank, r.size, options.timeout));
   world->parts_.on_close = [store, serves, size = r.size, failed = world->groups_->failed()] {
     say_goodbye(*store, size, serves, failed->load());
   };
@@ -238,6 +239,11 @@ std::shared_ptr<World> World::adopt(const c10::intrusive_ptr<c10d::ProcessGroup>
     };
   }
   auto world = assemble(std::move(parts));
+  if (const auto& store = world->store(); store && has_backend(backend->getBackendName())) {
+    const auto rank = static_cast<int>(world->rank());
+    world->groups_->guard_by(
+        Guard::make(store, rank, static_cast<int>(world->size()), options.timeout));
+  }
   if (const Comm all = world->everyone(); all.slot_) all.slot_->use(with_delay(backend, options));
   return with_topology(std::move(world), options);
 }

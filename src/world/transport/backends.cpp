@@ -12,6 +12,7 @@ struct BackendRow {
   std::string_view name;
   Backend (*make)(const BackendRequest&);
   bool present;
+  bool waits_in_slices = false;  // others let the device wait, not the host
 };
 
 #ifndef INTARSIA_HAS_NCCL
@@ -22,9 +23,9 @@ struct BackendRow {
 #endif
 
 constexpr std::array<BackendRow, 4> kBackends{{
-    {"gloo", make_gloo, true},
+    {"gloo", make_gloo, true, true},
     {"nccl", make_nccl, INTARSIA_HAS_NCCL != 0},
-    {"shm", make_shm, true},
+    {"shm", make_shm, true, true},
     {"ucc", make_ucc, INTARSIA_HAS_UCC != 0},
 }};
 
@@ -60,6 +61,13 @@ void check_backend(const std::string& name) {
 bool has_backend(const std::string& name) {
   for (const BackendRow& row : kBackends) {
     if (row.name == name) return row.present;
+  }
+  return false;
+}
+
+bool waits_in_slices(std::string_view name) {
+  for (const BackendRow& row : kBackends) {
+    if (row.name == name) return row.waits_in_slices;
   }
   return false;
 }

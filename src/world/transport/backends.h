@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -37,6 +38,10 @@ Backend make_backend(const std::string& name, const BackendRequest& request);
 
 /// Whether libtorch was built with it.
 bool has_backend(const std::string& name);
+
+/// Whether a wait for one of its collectives may end before that does, and begin again: there
+/// waiting is all that a wait does.
+bool waits_in_slices(std::string_view name);
 
 /// Throws what `make_backend` would, without making one.
 void check_backend(const std::string& name);

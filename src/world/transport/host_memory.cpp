@@ -177,6 +177,20 @@ class HostMemory final : public SymmetricMemory {
     }
   }
 
+  std::string why_gone(int rank) const override {
+    const Head& theirs = head(rank);
+    const Head& mine = head(rank_);
+    if (mine.closed.load() != 0) return concat("this rank has closed: ", mine.why.data());
+    if (theirs.closed.load() != 0) {
+      return concat("rank ", name(rank), " has closed: ", theirs.why.data());
+    }
+    pollfd life{peer(rank).life.number(), POLLIN, 0};
+    if (::poll(&life, 1, 0) > 0) {
+      return concat("rank ", name(rank), " (process ", peer(rank).process, ") has died");
+    }
+    return {};
+  }
+
   void close(std::string_view why) override {
     Head& mine = head(rank_);
     if (closing_.exchange(true)) return;
@@ -240,21 +254,6 @@ class HostMemory final : public SymmetricMemory {
                        " could not be mapped: ", std::strerror(errno), kWayOut);
     }
     peers_[static_cast<std::size_t>(rank)].head = static_cast<Head*>(memory);
-  }
-
-  /// Why a rank will signal no more, or this one shall not wait; empty while all is well.
-  std::string why_gone(int rank) const {
-    const Head& theirs = head(rank);
-    const Head& mine = head(rank_);
-    if (mine.closed.load() != 0) return concat("this rank has closed: ", mine.why.data());
-    if (theirs.closed.load() != 0) {
-      return concat("rank ", name(rank), " has closed: ", theirs.why.data());
-    }
-    pollfd life{peer(rank).life.number(), POLLIN, 0};
-    if (::poll(&life, 1, 0) > 0) {
-      return concat("rank ", name(rank), " (process ", peer(rank).process, ") has died");
-    }
-    return {};
   }
 
   [[noreturn]] void did_not_come(int slot, std::uint64_t at_least, Clock::duration waited) const {

@@ -181,6 +181,7 @@ class NotingMemory final : public SymmetricMemory {
   void signal(int slot, std::uint64_t value) override { signals_.at(slot) = value; }
   std::uint64_t value(int, int slot) const override { return signals_.at(slot); }
   void wait(int, int, std::uint64_t, Clock::time_point) override {}
+  std::string why_gone(int) const override { return {}; }
   void close(std::string_view) override {}
 
  private:

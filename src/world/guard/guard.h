@@ -1,0 +1,122 @@
+// Guard: ranks that disagree about their calls are named, before a wrong number is used.
+//
+// Each rank notes a call on its board before it makes it, and compares it with the notes of the
+// other members. Of ranks that disagree the last to come finds it out, makes no call, and tells the
+// others, who look while they wait. Nothing is sent and nobody waits for the guard: the boards are
+// memory that the processes of one host share. docs/guard.md says what it finds, and what not.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "intarsia/error.h"
+#include "intarsia/symmetric_memory.h"
+#include "world/guard/board.h"
+
+namespace intarsia {
+
+/// A call that all members of a group must make alike.
+struct GuardedCall {
+  std::string_view what;   ///< must be equal: `all_reduce (sum) of Float [8] P(sum) for aten.item`
+  std::int64_t bytes = 0;  ///< must be equal, where ranks hand over equally much; else 0
+  std::string_view where = {};  ///< must be equal: the module, if known
+};
+
+/// What the guard found.
+class GuardError : public WorldError {
+ public:
+  using WorldError::WorldError;
+};
+
+class GuardedGroup;
+
+/// The boards of all ranks of a world. THREADS: any.
+class Guard : public std::enable_shared_from_this<Guard> {
+ public:
+  /// Null where there is nothing to compare with: a world of one, ranks on several hosts, hosts
+  /// that let no process reach another's memory, or INTARSIA_GUARD=off on rank 0. COLLECTIVE: all
+  /// ranks of the world. `store`: with keys of this world only.
+  static std::shared_ptr<Guard> make(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                     int size, std::chrono::milliseconds timeout);
+  explicit Guard(std::unique_ptr<SymmetricMemory> memory);
+
+  /// A group whose calls are compared from now on. `name`: the same on all members, and not that of
+  /// a group before. `members`: ranks of the world. Null if there are too many groups.
+  std::shared_ptr<GuardedGroup> join(const std::string& name, std::vector<std::int64_t> members);
+
+  /// Tells the others that this rank will make no more calls. What it noted stays, for their
+  /// errors.
+  void close(std::string_view why);
+
+ private:
+  friend class GuardedGroup;
+  Board& mine() { return *board(memory_->rank()); }
+  Board* board(std::int64_t rank) const {
+    return reinterpret_cast<Board*>(memory_->at(static_cast<int>(rank)));
+  }
+
+  std::unique_ptr<SymmetricMemory> memory_;
+  std::mutex mutex_;  // of the list of this rank's groups
+  bool closed_ = false;
+};
+
+/// The calls of one group. THREADS: one at a time makes calls; any may wait for them.
+class GuardedGroup {
+ public:
+  GuardedGroup(std::shared_ptr<Guard> guard, std::string name, std::vector<std::int64_t> members,
+               Board::Group& notes);
+  ~GuardedGroup();
+  GuardedGroup(const GuardedGroup&) = delete;
+  GuardedGroup& operator=(const GuardedGroup&) = delete;
+
+  /// Notes a call that this rank is about to make, and gives its number, counted from 0 on.
+  /// GuardError if a member made another.
+  std::uint64_t enter(const GuardedCall& call);
+  /// GuardError if a member made another call than this rank did. What a member has not made yet,
+  /// or made too long ago, is not compared: it shows in the next call, whose hash covers all
+  /// before.
+  void compare(std::uint64_t number) const;
+  /// The same for a rank that waits for a call to end: GuardError also if another member has
+  /// failed, or has ended, without having made it.
+  void look(std::uint64_t number) const;
+  /// After a call that failed: GuardError with the reason, if another member knows it, or has died.
+  void explain(std::uint64_t number) const;
+  /// Who has not made a call, and what they did last; empty if all have.
+  std::string missing(std::uint64_t number) const;
+
+ private:
+  struct Member {
+    std::int64_t rank = 0;
+    mutable std::atomic<std::size_t> place = 0;  // of the group on its board, when last seen
+  };
+  const Board::Group* notes_of(const Member& member) const;
+  /// Tells the others, and throws.
+  [[noreturn]] void raise(const std::string& trouble) const;
+  std::string disagreement(std::uint64_t number) const;
+  /// The first call, up to this one, in which a member differs.
+  std::uint64_t first_difference(std::uint64_t number) const;
+  /// Waits a moment for the others to make a call.
+  void wait_for_others(std::uint64_t number) const;
+  std::string last_call_of(std::int64_t rank) const;
+
+  std::shared_ptr<Guard> guard_;
+  std::string name_;
+  std::uint64_t key_;
+  std::int64_t me_;
+  std::vector<Member> others_;
+  Board::Group& notes_;
+  std::mutex mutex_;
+  std::uint64_t calls_ = 0;
+  std::uint64_t history_ = 0;
+  std::string words_;
+};
+
+}  // namespace intarsia

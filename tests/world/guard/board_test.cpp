@@ -1,0 +1,101 @@
+#include "world/guard/board.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <thread>
+
+namespace intarsia {
+namespace {
+
+/// A board in memory of zeros, as pages are that were just mapped.
+std::unique_ptr<Board> board() { return std::make_unique<Board>(); }
+
+const Board::Group* find(const Board& board, std::uint64_t key) {
+  std::size_t place = 0;
+  return board.find(key, place);
+}
+
+TEST(Board, KeepsTheLastCallsOfAGroup) {
+  const auto b = board();
+  Board::Group* group = b->add(7, "[g=4]");
+  ASSERT_NE(group, nullptr);
+  EXPECT_EQ(find(*b, 7), group);
+  EXPECT_EQ(find(*b, 8), nullptr);
+  EXPECT_EQ(b->last(), nullptr);
+  EXPECT_FALSE(group->history(0));
+  for (std::uint64_t n = 0; n < 100; ++n) b->note(*group, n, 1000 + n, "call " + std::to_string(n));
+  EXPECT_EQ(group->calls(), 100U);
+  EXPECT_EQ(group->name(), "[g=4]");
+  EXPECT_EQ(b->last(), group);
+  EXPECT_EQ(group->history(99), 1099U);
+  EXPECT_EQ(group->history(100 - Board::kCalls), 1100 - Board::kCalls);
+  EXPECT_FALSE(group->history(99 - Board::kCalls)) << "too long ago";
+  EXPECT_FALSE(group->history(100)) << "not yet";
+  EXPECT_EQ(group->words(99), "call 99");
+  EXPECT_EQ(group->words(99 - Board::kTexts), "");
+}
+
+TEST(Board, ShortensWordsThatAreTooLong) {
+  const auto b = board();
+  Board::Group* group = b->add(7, std::string(500, 'n'));
+  b->note(*group, 0, 1, std::string(500, 'w'));
+  EXPECT_EQ(group->words(0), std::string(247, 'w'));
+  EXPECT_EQ(group->name(), std::string(111, 'n'));
+}
+
+TEST(Board, ForgetsAGroupThatIsRemoved) {
+  const auto b = board();
+  Board::Group* group = b->add(7, "one");
+  b->note(*group, 3, 1, "call");
+  b->remove(*group);
+  EXPECT_EQ(find(*b, 7), nullptr);
+  Board::Group* other = b->add(8, "other");
+  EXPECT_EQ(other, group) << "the place is used again";
+  EXPECT_FALSE(other->history(3));
+  EXPECT_EQ(other->words(3), "");
+  EXPECT_EQ(other->calls(), 0U);
+}
+
+TEST(Board, HasRoomForSoManyGroups) {
+  const auto b = board();
+  for (std::uint64_t key = 1; key <= Board::kGroups; ++key) EXPECT_NE(b->add(key, "g"), nullptr);
+  EXPECT_EQ(b->add(1000, "g"), nullptr);
+  std::size_t place = 0;
+  EXPECT_NE(b->find(Board::kGroups, place), nullptr);
+  EXPECT_EQ(place, Board::kGroups - 1);
+}
+
+TEST(Board, TellsTheFirstTroubleOnly) {
+  const auto b = board();
+  EXPECT_EQ(b->trouble(), "");
+  b->tell("first");
+  b->tell("second");
+  EXPECT_EQ(b->trouble(), "first");
+}
+
+TEST(Board, IsNeverReadInBetween) {
+  const auto b = board();
+  Board::Group* group = b->add(7, "g");
+  constexpr std::uint64_t kCalls = 200000;
+  std::thread writer([&] {
+    for (std::uint64_t n = 0; n < kCalls; ++n) b->note(*group, n, 3 * n + 1, std::to_string(n));
+  });
+  std::uint64_t seen = 0;
+  while (seen + 1 < kCalls) {
+    const std::uint64_t calls = group->calls();
+    if (calls == 0) continue;
+    seen = calls - 1;
+    for (std::uint64_t back = 0; back < std::min<std::uint64_t>(calls, Board::kCalls); ++back) {
+      const std::uint64_t n = seen - back;
+      ASSERT_EQ(group->history(n).value_or(3 * n + 1), 3 * n + 1);
+      const std::string words = group->words(n);
+      ASSERT_TRUE(words.empty() || words == std::to_string(n)) << words;
+    }
+  }
+  writer.join();
+}
+
+}  // namespace
+}  // namespace intarsia
