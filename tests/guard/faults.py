@@ -263,7 +263,7 @@ def trained(r, module, steps):
         module(r.ones(3, 8)).sum().backward()
 
 
-@fault(rf"{DISAGREE}|{GONE}|{STALLED}")
+@fault(rf"{DISAGREE}|{GONE}|{STALLED}", waits=True)
 def do_replica_trains_once_less(r):
     module = model(r)
     replica = r.it.replicate(module, mesh=r.mesh)
@@ -272,10 +272,10 @@ def do_replica_trains_once_less(r):
     return r.full(r.ones(3, 3))
 
 
-@fault(rf"{DISAGREE}|{GONE}|{STALLED}")
+@fault(rf"{DISAGREE}|{GONE}|{STALLED}", waits=True)
 def do_sharded_trains_once_less(r):
     module = model(r)
-    r.it.fully_shard(module, mesh=r.mesh)
+    r.it.fully_shard(module, mesh=r.mesh, shard="x")
     trained(r, module, 2 - r.bad)
     return r.full(r.ones(3, 3))
 

@@ -174,11 +174,13 @@ void GuardedGroup::explain(std::uint64_t number) const {
   const auto begin = std::chrono::steady_clock::now();
   do {
     look(number);
+    const std::string absent = missing(number);
     for (const Member& other : others_) {
       const std::string gone = guard_->memory_->why_gone(static_cast<int>(other.rank));
       const std::string trouble = guard_->board(other.rank)->trouble();
       if (!trouble.empty()) raise(trouble);
-      if (!gone.empty()) raise(concat(gone, "; ", last_call_of(other.rank)));
+      // Where one never came, those who came have ended for the same reason as this one will.
+      if (!gone.empty() && absent.empty()) raise(concat(gone, "; ", last_call_of(other.rank)));
     }
     std::this_thread::sleep_for(kBreath);
   } while (std::chrono::steady_clock::now() - begin < kPatience);
