@@ -347,7 +347,7 @@ def silent_server(environments):
 
 
 def run(name, backend, steps):
-    """What each rank printed, by rank: a list of (time, line)."""
+    """The ranks that must be told, and the lines that each rank printed."""
     port = launch.free_ports(1)[0]
     base = {key: value for key, value in os.environ.items() if not key.startswith(launch.LAUNCHER_PREFIXES)}
     environments = []
@@ -389,6 +389,8 @@ def run(name, backend, steps):
 def judge(name, healthy, lines):
     """What is wrong with how the ranks ended; nothing where the fault was named."""
     known = FAULTS.get(name) or STARTS[name]
+    if known.says.startswith(DISAGREE) and any(line.startswith("NUMBER") for line in lines[BAD]):
+        return f"rank {BAD} prints a number: {lines[BAD]}"
     for rank in healthy:
         text = "\n".join(lines[rank])
         told = [json.loads(line.removeprefix("TOLD ")) for line in lines[rank] if line.startswith("TOLD ")]

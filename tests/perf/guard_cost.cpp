@@ -1,7 +1,6 @@
 // What the guard costs a call, beside members that have made it before:
 //
-//     guard_cost        prints `4 ranks: 143 ns`, the median of many rounds, for several sizes of a
-//     group
+//     guard_cost        prints `4 ranks: 143 ns` for groups of several sizes; medians of rounds
 //
 // A call is noted and compared, and compared once more as before its result is used. The other
 // ranks are noted by another thread, so that their notes come from another core's cache.

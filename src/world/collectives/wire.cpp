@@ -28,6 +28,9 @@ std::int64_t bytes_of(const at::Tensor& payload) {
   return payload.defined() ? static_cast<std::int64_t>(payload.nbytes()) : 0;
 }
 
+/// Whether all ranks hand over equally much: shorter pieces are filled up before they get here.
+bool has_equal_bytes(CallKind kind) { return kind != CallKind::all_to_all; }
+
 }  // namespace
 
 Wire::Wire(c10::intrusive_ptr<c10d::Backend> backend, World& world, WireGroup group)
@@ -66,9 +69,6 @@ std::uint64_t Wire::enter(std::string_view what, at::ScalarType dtype, std::int6
     throw;
   }
 }
-
-/// Whether all ranks hand over equally much: shorter pieces are filled up before they get here.
-bool has_equal_bytes(CallKind kind) { return kind != CallKind::all_to_all; }
 
 template <class Start>
 Works Wire::call(CallKind kind, const at::Tensor& payload, at::ScalarType dtype, CallSite site,
