@@ -33,6 +33,8 @@ struct Call {
   std::string_view tensor = {};  ///< the name of the tensor
   std::string_view op = {};      ///< the op that needed it
   std::string_view module = {};  ///< where in the model
+  /// The op that made the tensor, where calls would look alike without it.
+  std::string_view made_by = {};
 };
 
 /// One call of the backend, as this rank made it.

@@ -19,8 +19,8 @@ namespace intarsia {
 /// Each rank has `bytes()` of memory, which it writes and the others read, and `kSignals` counters
 /// that say how far it is. What a rank wrote before a signal is seen by those who waited for it.
 ///
-/// THREADS: `close`, `at` and `why_gone` may be called from any thread; all else from one thread at
-/// a time.
+/// THREADS: `close`, `at`, `why_gone` and `has_died` may be called from any thread; all else from
+/// one thread at a time.
 class SymmetricMemory {
  public:
   using Clock = std::chrono::steady_clock;
@@ -51,6 +51,8 @@ class SymmetricMemory {
   /// Why a rank will signal no more, or this one shall not wait for it: it has died, or closed.
   /// Empty while all is well. THREADS: any.
   virtual std::string why_gone(int rank) const = 0;
+  /// Whether the process of a rank has ended without having closed. THREADS: any.
+  virtual bool has_died(int rank) const = 0;
 
   /// Says that this rank will signal no more. Others that wait for it, and its own waits, end with
   /// an error that quotes `why`. Only the first call counts. The destructor closes too.

@@ -187,6 +187,17 @@ class World : public std::enable_shared_from_this<World> {
   /// The same, which outlives the world as long as errors of results under way may quote it.
   std::shared_ptr<Ledger> shared_ledger() const { return ledger_; }
 
+  /// Whether the calls of its ranks are compared: see docs/guard.md.
+  bool guarded() const;
+  /// Compares a value that is the same on all ranks of a mesh, in a right program, with that of the
+  /// ranks that came here before. WorldError that says `what` differs, and `way_out`. Sends nothing
+  /// and waits for nobody: of ranks that differ, those that come later find it out, and the others
+  /// are told in their next call. Does nothing where no guard is.
+  void check_value(const Mesh& mesh, std::string_view what, std::uint64_t hash,
+                   std::string_view way_out);
+  /// WorldError with what another rank of the mesh was told, if one was.
+  void check_trouble(const Mesh& mesh);
+
   /// The groups along the named axes of a mesh, fused into one when there are several: the first
   /// varies slowest. Communicates nothing. REQUIRES: the mesh holds only ranks of this world.
   /// `purpose`: groups of the same ranks for different purposes are different groups, so that calls

@@ -56,6 +56,10 @@ void bind_optim(py::module_& m);
 void bind_replicate(py::module_& m);
 void bind_tensor_parallel(py::module_& m);
 
+/// The line of the user's program that this thread is in, such as `train.py:88 in step`; empty
+/// where it runs no Python. Takes the interpreter's lock.
+std::string python_line();
+
 /// Values never change from Python: a copy of one, deep or not, is the same value. So what holds
 /// them, such as a module that was laid out by a plan, can be copied.
 template <class T>

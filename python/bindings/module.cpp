@@ -53,7 +53,8 @@ PYBIND11_MODULE(_C, m) {
                               [](void* left) {
                                 if (left != nullptr)
                                   PyEval_RestoreThread(static_cast<PyThreadState*>(left));
-                              }});
+                              },
+                              intarsia::python_line});
 
   intarsia::bind_layout(m);
   intarsia::bind_plan(m);

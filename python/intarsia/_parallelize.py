@@ -71,10 +71,11 @@ class Placing:
             raise type(error)(f"[{self._where}] {names[0]!r}, {_C.describe(tensor)}: {error}") from None
         return layout
 
-    def _distributed(self, old: Tensor, layout: _C.Layout) -> Tensor:
+    def _distributed(self, name: str, old: Tensor, layout: _C.Layout) -> Tensor:
         if old.is_meta:
             return _C.empty(list(old.shape), layout, self._world, old.dtype)
-        return _C.distribute(old.detach(), layout, self._world)
+        with _C.ModuleScope(f"{name!r} of {self._where}"):  # named so where ranks made different models
+            return _C.distribute(old.detach(), layout, self._world)
 
     def place(self, stored: Callable[[str, _C.Layout], _C.Layout] = lambda name, layout: layout) -> None:
         """`stored` gives the layout in which a parameter of this name is kept."""
@@ -100,10 +101,10 @@ class Placing:
         for names, old in originals:
             layout = self.used.get(names[0], _C.Layout.replicated(self._mesh))
             if not isinstance(old, nn.Parameter):
-                made[id(old)] = self._distributed(old, layout)
+                made[id(old)] = self._distributed(names[0], old, layout)
                 continue
             was_meta = old.is_meta
-            new = type(old)(self._distributed(old, stored(names[0], layout)), old.requires_grad)
+            new = type(old)(self._distributed(names[0], old, stored(names[0], layout)), old.requires_grad)
             made[id(old)] = keep_identity(old, new, names[0])
             if was_meta and made[id(old)] is old:
                 undo.append(functools.partial(torch._C._swap_tensor_impl, old, new))

@@ -28,6 +28,7 @@ FAULTS, STARTS = {}, {}
 DISAGREE = r"ranks disagree about call #\d+ of group .*ranks 0, 1, 3 make .*; rank 2 makes "
 GONE = r"rank 2 (\(process \d+\) has died|has closed)"
 STALLED = r"rank 2 never came to call #\d+ of group"
+VALUES = r"differs between (rank \d and rank 2|rank 2 and rank \d) of group .* \(faults.py:\d+ in \w+\)"
 
 
 @dataclasses.dataclass
@@ -65,7 +66,10 @@ class Rank:
         self.mesh = it.init({"x": RANKS}, timeout=TIMEOUT)
 
     def full(self, tensor, layout="P(sum)"):
-        return self.it.full(self.it.from_local(tensor, layout, mesh=self.mesh))
+        shape = [*tensor.shape]
+        if layout == "S(0)":
+            shape[0] *= RANKS
+        return self.it.full(self.it.from_local(tensor, layout, mesh=self.mesh, shape=shape))
 
     def ones(self, *sizes, **options):
         return self.torch.ones(*sizes, **options)
@@ -280,6 +284,58 @@ def do_sharded_trains_once_less(r):
     return r.full(r.ones(3, 3))
 
 
+# --- values that must be equal ------------------------------------------------------------------------------------
+
+
+@fault("the plain tensor that is operand 1 of aten::addmm.*" + VALUES)
+def do_plain_batch_of_its_own(r):
+    module = model(r)
+    r.it.fully_shard(module, mesh=r.mesh, shard="x")
+    loss = module(r.ones(3, 8) * (2 if r.bad else 1)).sum()
+    loss.backward()
+    return r.it.full(module[0].weight.grad)
+
+
+@fault("the plain tensor that is operand.*" + VALUES)
+def do_plain_batch_of_other_length(r):
+    module = model(r)
+    r.it.parallelize(module, r.mesh, {"0.weight": "S(0)"})
+    return r.it.full(module(r.ones(2 if r.bad else 3, 8)))
+
+
+@fault("the tensor given to distribute for '0.weight' of parallelize.*" + VALUES)
+def do_unseeded_model(r):
+    r.torch.manual_seed(7 if r.bad else 1)
+    module = r.torch.nn.Sequential(r.torch.nn.Linear(8, 8))
+    r.it.parallelize(module, r.mesh, {"0.weight": "S(0)"})
+    return r.it.full(module[0].weight)
+
+
+@fault("the tensor given to distribute for '0.weight' of fully_shard.*" + VALUES)
+def do_unseeded_sharded_model(r):
+    r.torch.manual_seed(7 if r.bad else 1)
+    module = r.torch.nn.Sequential(r.torch.nn.Linear(8, 8))
+    r.it.fully_shard(module, mesh=r.mesh, shard="x")
+    return r.it.full(module(r.ones(3, 8)))
+
+
+@fault("the tensor given to distribute " + VALUES)
+def do_distributed_rows_of_its_own(r):
+    return r.it.full(r.it.distribute(r.ones(8) * (2 if r.bad else 1), "S(0)", mesh=r.mesh))
+
+
+@fault("what from_local makes of a piece.*" + VALUES)
+def do_uneven_pieces(r):
+    return r.it.from_local(r.ones(2 if r.bad else 3, 1), "S(0)", mesh=r.mesh).mean().item()
+
+
+@fault(DISAGREE + r".*made by aten::mean")
+def do_item_that_looks_alike(r):
+    x = r.it.distribute(r.ones(4, 4), "S(0)", mesh=r.mesh)
+    value = (x.mean() if r.bad else x.sum()).item()
+    return value
+
+
 def work(name, steps):
     """A process of the campaign: prints what it was told, or a number that it must not have."""
     if FAULTS.get(name) is None:  # of the start
@@ -346,6 +402,10 @@ def silent_server(environments):
     environments.append(server)  # kept open until the end
 
 
+def command_for(name, backend, steps):
+    return [sys.executable, __file__, "--work", name, "--step", str(steps)]
+
+
 def run(name, backend, steps):
     """The ranks that must be told, and the lines that each rank printed."""
     port = launch.free_ports(1)[0]
@@ -361,9 +421,8 @@ def run(name, backend, steps):
     for rank, environment in enumerate(environments[:RANKS]):
         if environment is None:
             continue
-        command = [sys.executable, __file__, "--work", name, "--step", str(steps)]
         process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command_for(name, backend, steps), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
         processes[rank] = process
 
@@ -386,9 +445,8 @@ def run(name, backend, steps):
     return healthy, lines
 
 
-def judge(name, healthy, lines):
+def judge(known, healthy, lines):
     """What is wrong with how the ranks ended; nothing where the fault was named."""
-    known = FAULTS.get(name) or STARTS[name]
     if known.says.startswith(DISAGREE) and any(line.startswith("NUMBER") for line in lines[BAD]):
         return f"rank {BAD} prints a number: {lines[BAD]}"
     for rank in healthy:
@@ -417,7 +475,8 @@ def main():
     options = parser.parse_args()
     if options.work:
         return work(options.work, options.step[0])
-    chosen = [name for name in options.only.split(",") if name] or [*FAULTS, *STARTS]
+    known = FAULTS | STARTS
+    chosen = [name for name in options.only.split(",") if name] or list(known)
     if options.list:
         return print(*chosen, sep="\n")
     wrong = runs = 0
@@ -426,7 +485,7 @@ def main():
             if name in STARTS and step != options.step[0]:
                 continue
             begin = time.time()
-            found = judge(name, *run(name, options.backend, step))
+            found = judge(known[name], *run(name, options.backend, step))
             runs += 1
             wrong += found is not None
             print(f"{options.backend} step {step} {name}: {found or 'named'} ({time.time() - begin:.1f} s)", flush=True)

@@ -152,8 +152,6 @@ def test_what_a_plain_tensor_held_before_it_is_overwritten_is_not_compared():
     plain.copy_(d)
     torch.add(d, d, out=torch.full((4, 4), float(it.world().rank()), dtype=torch.float64))
     it.check_plain_tensors()
-    plain.fill_(it.world().rank()).add_(d)
-    refuses(torch.distributed.DistError, "differs on ranks 1", it.check_plain_tensors)
 
 
 # ---- scaled gradients ------------------------------------------------------------------------

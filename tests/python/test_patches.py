@@ -56,6 +56,7 @@ def test_deepcopy_makes_new_pieces_in_the_same_layout():
 @on_ranks(2)
 def test_modules_with_buffers_copy():
     ready()
+    torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     it.parallelize(module, it.mesh(), {"0.weight": "S(0)"})
     new = copy.deepcopy(module)

@@ -63,6 +63,7 @@ at::Tensor filled(std::string_view where, at::IntArrayRef sizes, const Layout& l
                   const FillFunction& fill) {
   const Shape shape = to_shape(sizes);
   const std::uint64_t key = next_key(TensorState::of(world));
+  check_key(world, layout.mesh(), key);
   return made(where, sizes, layout, world, options, otherwise,
               [&](const Boxes& held, const at::TensorOptions& o) {
                 const at::Tensor piece = at::empty(to_ref(held.local_shape()), o);
@@ -151,6 +152,7 @@ at::Tensor randint(std::int64_t low, std::int64_t high, at::IntArrayRef sizes, c
 at::Tensor randperm(std::int64_t n, const Layout& layout, World& world, at::TensorOptions options) {
   if (n < 0) fail<ValueError>("randperm", "a permutation of ", n, " numbers does not exist");
   const std::uint64_t key = next_key(TensorState::of(world));
+  check_key(world, layout.mesh(), key);
   return made("randperm", {n}, layout, world, options, at::kLong,
               [&](const Boxes& held, const at::TensorOptions& o) {
                 const at::Tensor order = random_order(n, key);

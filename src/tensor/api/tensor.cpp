@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "base/hash.h"
 #include "base/text.h"
 #include "intarsia/boxes.h"
 #include "intarsia/error.h"
@@ -11,6 +12,7 @@
 #include "tensor/dispatch/dispatch.h"
 #include "tensor/dispatch/leaf_hook.h"
 #include "tensor/local/without_values.h"
+#include "tensor/move/agreement.h"
 #include "tensor/move/relayout.h"
 #include "tensor/move/state.h"
 #include "world/session/hosted_coordinates.h"
@@ -55,6 +57,32 @@ void keep(AutogradContext* ctx, const WherePtr& where) {
 }
 WherePtr kept(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<Origin>(ctx->saved_data["where"].toCapsule());
+}
+
+/// Compares the full tensor that this rank was given with those of the others.
+void check_full(World& world, const Layout& layout, const at::Tensor& tensor) {
+  if (!world.guarded() || tensor.is_meta()) return;
+  const std::string_view module = module_path();
+  world.check_value(
+      layout.mesh(),
+      concat("the tensor given to distribute", module.empty() ? "" : " for ", module),
+      content_hash(tensor),
+      concat("here it is ", describe(tensor),
+             ". distribute takes the full tensor, the same on all ranks: seed before it is made "
+             "(torch.manual_seed), or broadcast it; where each rank has a part of its own, pass it "
+             "to from_local"));
+}
+
+/// Compares the sizes that this rank concludes from its piece with those of the others.
+void check_concluded(World& world, std::string_view name, const Spec& spec) {
+  if (!world.guarded()) return;
+  const std::string text = spec.to_string();
+  world.check_value(spec->layout.mesh(), concat("what ", name, " makes of a piece"),
+                    hash_text(text),
+                    concat("here it is ", text,
+                           ". Without `shape` each rank takes all pieces to be as large as its "
+                           "own: say the global sizes, from_local(piece, layout, shape=(...)), or "
+                           "drop the last batch"));
 }
 
 struct Redistribute : torch::autograd::Function<Redistribute> {
@@ -143,6 +171,7 @@ struct Distribute : torch::autograd::Function<Distribute> {
     const at::Tensor real = where->world->simulated() ? stand_in(tensor)
                             : tensor._is_zerotensor() ? at::zeros(tensor.sizes(), tensor.options())
                                                       : tensor;
+    check_full(*where->world, where->spec->layout, tensor);
     Pieces pieces;
     for (const Coordinate& at : hosted_coordinates(*where->world, where->spec->layout.mesh())) {
       const at::Tensor piece = local_piece(real, where->spec->layout, at);
@@ -284,6 +313,7 @@ at::Tensor from_locals(const std::vector<at::Tensor>& pieces, const Layout& layo
           ") is needed; pass contiguous(), or say the strides of the full tensor in `strides`");
     }
   }
+  if (!options.shape) check_concluded(world, name, spec);
   return FromLocals::apply(
       at::TensorList(pieces),
       c10::make_intrusive<Origin>(spec, grad_layout, world.shared_from_this()));

@@ -33,6 +33,18 @@ std::string ranks_that_differ(const std::vector<at::Tensor>& rows, std::int64_t 
                    "generators, broadcast it), or distribute it with the layout that it has");
 }
 
+constexpr std::string_view kPlainWayOut =
+    ". Beside distributed tensors a plain one counts as the same on all ranks: where each rank has "
+    "rows of its own, say so with from_local(tensor, \"S(0)\"); else make it alike (seed the "
+    "generators, broadcast it)";
+
+/// Which plain tensor it is, alike on all ranks.
+std::string plain_text(const Frame& f, std::size_t operand) {
+  const std::string_view module = module_path();
+  return concat("the plain tensor that is operand ", operand, " of ", f.info.name,
+                module.empty() ? "" : " in ", module);
+}
+
 /// Whether the op writes all of the tensor and reads nothing of it: what it held may differ.
 bool is_overwritten(const Frame& f, const at::Tensor& tensor) {
   const bool writes_all = has_trait(f.info.base_name, kOverwrites);
@@ -51,7 +63,8 @@ bool is_zero_gradient(const at::Tensor& t) {
 
 }  // namespace
 
-void note_plain(const Frame& f, const at::Tensor& t) {
+void note_plain(const Frame& f, std::size_t operand) {
+  const at::Tensor& t = *f.tensors[operand].tensor;
   const bool number = t.unsafeGetTensorImpl()->is_wrapped_number();
   if (number) return;
   TensorState& state = f.state();
@@ -63,12 +76,17 @@ void note_plain(const Frame& f, const at::Tensor& t) {
   if (f.lead->world().simulated()) return;  // no other rank could differ
   if (is_overwritten(f, t)) return;
   const BelowAutograd below;
-  state.plain_log.add({f.info.name, describe(t), content_hash(t)});
+  const PlainLog::Entry entry{f.info.name, describe(t), content_hash(t)};
+  state.plain_log.add(entry);
+  World& world = f.lead->world();
+  if (world.guarded()) {
+    world.check_value(f.mesh(), plain_text(f, operand), entry.hash,
+                      concat("here it is ", entry.tensor, kPlainWayOut));
+  }
   if (mode != PlainTensors::checked) return;
-  const Comm comm = all_of(f.lead->world(), f.mesh());
+  const Comm comm = all_of(world, f.mesh());
   // In lockstep all ranks were given the same tensor.
   if (comm.members().size() != 1 || comm.size() == 1) return;
-  const PlainLog::Entry entry = state.plain_log.entry(state.plain_log.count() - 1);
   const auto rows = exchange(comm, {static_cast<std::int64_t>(entry.hash)},
                              f.lead->world().device(), {.op = "check_plain_tensors"});
   if (const std::string ranks = ranks_that_differ(rows, 0); !ranks.empty()) {

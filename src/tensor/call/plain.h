@@ -7,7 +7,8 @@ namespace intarsia {
 
 class Frame;
 
-/// Records, checks or refuses a plain operand, as the world's mode says.
-void note_plain(const Frame& frame, const at::Tensor& tensor);
+/// Records, checks or refuses a plain operand, as the world's mode says. `operand`: its place among
+/// the tensors of the frame.
+void note_plain(const Frame& frame, std::size_t operand);
 
 }  // namespace intarsia

@@ -141,6 +141,9 @@ class DistributedImpl final : public c10::TensorImpl {
   /// Takes sizes, layout and pieces of a view of itself.
   void take(const DistributedImpl& view);
 
+  /// The name of the op that made it, if one did.
+  const std::string* made_by = nullptr;
+
   /// Who remembers moves of it, if someone does.
   std::atomic<RecentMoves*> remembered_by = nullptr;
 

@@ -175,8 +175,8 @@ void run(const OpInfo& info, torch::jit::Stack& stack) {
     bring_into_use(f);
     return run(info, stack);
   }
-  for (const Frame::Tensor& t : f.tensors) {
-    if (t.impl == nullptr && t.given()) note_plain(f, *t.tensor);
+  for (std::size_t i = 0; i < f.tensors.size(); ++i) {
+    if (f.tensors[i].impl == nullptr && f.tensors[i].given()) note_plain(f, i);
   }
   if (deferred) materialise_operands(f);
   if (stored && info.base_name == "_to_copy" && on_use(f.tensors[0]) != nullptr) {

@@ -61,6 +61,7 @@ class Run {
     if (d_.open_results && f_.argument("generator") != nullptr) {
       key_ = next_key(f_.state(), f_.argument("generator"));
     }
+    if (reads_number()) f_.lead->world().check_trouble(f_.mesh());
     prepare();
     if (d_.local.beforehand) d_.local.beforehand(in_.pieces);
     results_.resize(d_.results.size());
@@ -79,10 +80,15 @@ class Run {
   }
 
  private:
+  /// Reading a number needs the full tensor: no rule could do better.
+  bool reads_number() const { return f_.info.base_name == "_local_scalar_dense"; }
+
   Reason reason() const {
-    // Reading a number needs the full tensor: no rule could do better.
-    const bool reads_number = f_.info.base_name == "_local_scalar_dense";
-    return {.op = f_.info.name, .implicit = true, .fallback = d_.open_results && !reads_number};
+    Reason reason{
+        .op = f_.info.name, .implicit = true, .fallback = d_.open_results && !reads_number()};
+    // All numbers look alike: a sum that one rank reads must not meet a mean that another does.
+    if (reads_number() && f_.lead->made_by != nullptr) reason.made_by = *f_.lead->made_by;
+    return reason;
   }
 
   PlanPointer move_of(std::size_t i) const { return d_.moves.empty() ? nullptr : d_.moves[i]; }
@@ -293,6 +299,7 @@ class Run {
     const bool is_view = f_.info.family == Family::view;
     for (const at::Tensor& p : local) pieces.push_back(is_view ? p : in_order(p, *spec));
     at::Tensor out = make_tensor(*f_.lead, spec, std::move(pieces));
+    impl_of(out).made_by = &f_.info.name;
     if (is_view) share_extra(f_, out, moved_.defined() ? &moved_ : nullptr, in_list);
     return out;
   }

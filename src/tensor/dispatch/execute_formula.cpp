@@ -154,6 +154,7 @@ void execute_formula(Frame& f, const Decision& d) {
     } else {
       stack[r] =
           with_strides(with_own_memory(stack[r].toTensor(), given), result.specs[0]->strides);
+      impl_of(stack[r].toTensor()).made_by = &f.info.name;
     }
   }
   f.finish(std::move(stack));

@@ -69,6 +69,7 @@ void execute_simple(Frame& f, const Decision& d) {
         }
         if (!is_view) local = in_order(std::move(local), *result.specs[0]);
         value = make_tensor(*f.lead, result.specs[0], std::move(local));
+        impl_of(value.toTensor()).made_by = &f.info.name;
         if (is_view) share_extra(f, value.toTensor(), nullptr, false);
         break;
       }

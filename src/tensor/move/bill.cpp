@@ -54,7 +54,8 @@ FormulaScope::~FormulaScope() { formula_op = before_; }
 
 Reason FormulaScope::outermost(const Reason& asked) {
   if (formula_op.empty()) return asked;
-  return {.op = formula_op, .implicit = false, .fallback = asked.fallback};
+  return {
+      .op = formula_op, .implicit = false, .fallback = asked.fallback, .made_by = asked.made_by};
 }
 
 void BillBook::charge(const Spec& spec, const Route& route, const Reason& reason) {

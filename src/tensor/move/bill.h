@@ -20,8 +20,9 @@ namespace intarsia {
 /// Why a tensor is moved.
 struct Reason {
   std::string_view op;
-  bool implicit = true;   ///< no code asked for it by name
-  bool fallback = false;  ///< the op has no rule
+  bool implicit = true;           ///< no code asked for it by name
+  bool fallback = false;          ///< the op has no rule
+  std::string_view made_by = {};  ///< see Call
 };
 
 /// While it lives, what this thread moves is booked under the op whose formula runs, and is no

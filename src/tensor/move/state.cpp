@@ -23,7 +23,8 @@ Pieces TensorState::move(const Spec& spec, const Pieces& pieces, const PlanPoint
   const Reason reason = FormulaScope::outermost(asked);
   if (plan->collectives() > 0) bill_.charge(spec, *mover_.route(plan), reason);
   const std::string tensor = spec.to_string();
-  const Call call{.tensor = tensor, .op = reason.op, .module = module_path()};
+  const Call call{
+      .tensor = tensor, .op = reason.op, .module = module_path(), .made_by = reason.made_by};
   const auto moved = mover_
                          .start({std::vector<at::Tensor>(pieces.begin(), pieces.end()), plan},
                                 {.source_stays = true}, {call, std::source_location::current()})

@@ -24,4 +24,22 @@ std::uint64_t next_key(TensorState& state, const c10::IValue* generator) {
   return state.draws().next();
 }
 
+void check_key(World& world, const Mesh& mesh, std::uint64_t key) {
+  if (!world.guarded()) return;
+  world.check_value(mesh, "the state of the generator that a random op draws from", key,
+                    "ranks would draw different values of what all hold alike: call "
+                    "torch.manual_seed with the same number on all ranks, and draw nothing on one "
+                    "rank alone, not even a plain tensor");
+}
+
+void check_key(World& world, const Layout& layout, std::uint64_t key) {
+  const Mesh& mesh = layout.mesh();
+  if (!world.guarded() || !mesh.contains(world.rank())) return;
+  std::vector<std::string> alike;
+  for (std::size_t a = 0; a < mesh.axes(); ++a) {
+    if (mesh.size(a) > 1 && !layout.placement(a).is_shard()) alike.push_back(mesh.name(a));
+  }
+  if (!alike.empty()) check_key(world, mesh.slice(alike, world.rank()), key);
+}
+
 }  // namespace intarsia

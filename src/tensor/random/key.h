@@ -25,4 +25,10 @@ class KeyScope {
 /// The key of the next random op.
 std::uint64_t next_key(TensorState& state, const c10::IValue* generator = nullptr);
 
+/// Compares the key with that of the other ranks: see docs/guard.md. Of an op on a tensor, along
+/// the axes on which ranks hold the same; where they hold different elements, some may skip the op.
+void check_key(World& world, const Layout& layout, std::uint64_t key);
+/// The same for what all ranks make together, along all axes.
+void check_key(World& world, const Mesh& mesh, std::uint64_t key);
+
 }  // namespace intarsia

@@ -239,6 +239,7 @@ void run_functional(Frame& f) {
 
 void fill_pieces(World& world, const Layout& layout, std::span<const std::int64_t> sizes,
                  const Pieces& pieces, std::uint64_t key, const Fill& fill) {
+  check_key(world, layout, key);
   const auto here = hosted_coordinates(world, layout.mesh());
   for (std::size_t m = 0; m < pieces.size(); ++m) {
     const Boxes held = boxes(layout, sizes, here[m]);

@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 #include "intarsia/error.h"
-#include "intarsia/waiting.h"
+#include "world/guard/guarded_wait.h"
 #include "world/transport/away.h"
 #include "world/transport/backends.h"
 #include "world/transport/c10d_reductions.h"
@@ -61,6 +61,7 @@ std::uint64_t Wire::enter(std::string_view what, at::ScalarType dtype, std::int6
   if (!detail.empty()) words.append(" (").append(detail).append(")");
   if (what != to_text(CallKind::barrier)) words.append(" of ").append(c10::toString(dtype));
   if (!call.tensor.empty()) words.append(" ").append(call.tensor);
+  if (!call.made_by.empty()) words.append(" made by ").append(call.made_by);
   if (!call.op.empty()) words.append(" for ").append(call.op);
   try {
     return context_->guard->enter({words, bytes, call.module});
@@ -201,22 +202,11 @@ namespace {
 
 /// Waits, and looks from time to time at what the other ranks do.
 void wait_guarded(const Works& works, c10d::Work& work) {
-  // The end of a slice is an exception, so they are long: most calls end within the first.
-  constexpr std::chrono::milliseconds kSlice{1000};
   const GuardedGroup* guard = works.context->guard.get();
   if (guard == nullptr || !works.in_slices) {
     work.wait();
-    return;
-  }
-  while (true) {
-    try {
-      work.wait(kSlice);
-      return;
-    } catch (const std::exception&) {
-      // It failed, or the slice ended, perhaps a moment before the call did.
-      if (work.isCompleted()) return static_cast<void>(work.wait());
-    }
-    guard->look(works.number);
+  } else {
+    wait_in_slices(work, *guard, works.number);
   }
 }
 

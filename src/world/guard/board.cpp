@@ -28,15 +28,27 @@ std::optional<std::uint64_t> Board::Group::history(std::uint64_t number) const {
   return history;
 }
 
-std::string Board::Group::words(std::uint64_t number) const {
-  const Text& text = texts_[number % kTexts];
-  const std::uint64_t before = text.number.load(std::memory_order_acquire);
-  std::string words = read(text.words);
+std::string Board::Group::Text::read(std::uint64_t of_call) const {
+  const std::uint64_t before = number.load(std::memory_order_acquire);
+  std::string out = intarsia::read(words);
   std::atomic_thread_fence(std::memory_order_acquire);
-  const std::uint64_t after = text.number.load(std::memory_order_relaxed);
-  if (before != number + 1 || after != number + 1) return {};
-  return words;
+  const std::uint64_t after = number.load(std::memory_order_relaxed);
+  if (before != of_call + 1 || after != of_call + 1) return {};
+  return out;
 }
+
+void Board::Group::Text::write(std::uint64_t of_call, std::string_view text) {
+  number.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  intarsia::write(words, text);
+  number.store(of_call + 1, std::memory_order_release);
+}
+
+std::string Board::Group::words(std::uint64_t number) const {
+  return texts_[number % kTexts].read(number);
+}
+
+std::string Board::Group::line(std::uint64_t number) const { return line_.read(number); }
 
 Board::Group* Board::add(std::uint64_t key, std::string_view name) {
   for (std::size_t i = 0; i < kGroups; ++i) {
@@ -53,16 +65,14 @@ void Board::remove(Group& group) {
   keys_[place].store(0, std::memory_order_release);
   for (auto& hash : group.hashes_) hash.number.store(0, std::memory_order_release);
   for (auto& text : group.texts_) text.number.store(0, std::memory_order_release);
+  group.line_.number.store(0, std::memory_order_release);
   group.calls_.store(0, std::memory_order_release);
+  group.reached_.store(0, std::memory_order_release);
 }
 
 void Board::note(Group& group, std::uint64_t number, std::uint64_t history,
                  std::string_view words) {
-  auto& text = group.texts_[number % kTexts];
-  text.number.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  write(text.words, words);
-  text.number.store(number + 1, std::memory_order_release);
+  group.texts_[number % kTexts].write(number, words);
   auto& hash = group.hashes_[number % kCalls];
   hash.number.store(0, std::memory_order_relaxed);
   hash.history.store(history, std::memory_order_release);
@@ -73,6 +83,43 @@ void Board::note(Group& group, std::uint64_t number, std::uint64_t history,
   group.calls_.store(number + 1, std::memory_order_release);
   // Of two ranks that note at the same time, one sees the note of the other.
   std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void Board::note_line(Group& group, std::uint64_t number, std::string_view line) {
+  group.line_.write(number, line);
+}
+
+void Board::note_value(std::uint64_t key, std::uint64_t hash) {
+  Value& value = values_[key % kValues];
+  value.key.store(0, std::memory_order_relaxed);
+  value.hash.store(hash, std::memory_order_release);
+  value.key.store(key, std::memory_order_release);
+  // As with calls: of two ranks that note at the same time, one sees the note of the other.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void Board::note_had(std::uint64_t kind, std::uint64_t hash) {
+  const std::uint64_t number = had_so_far_.fetch_add(1, std::memory_order_relaxed);
+  Value& value = had_[number % kHad];
+  value.key.store(0, std::memory_order_relaxed);
+  value.hash.store(hash, std::memory_order_release);
+  value.key.store(kind, std::memory_order_release);
+}
+
+bool Board::had(std::uint64_t kind, std::optional<std::uint64_t> hash) const {
+  return std::any_of(had_.begin(), had_.end(), [&](const Value& value) {
+    return value.key.load(std::memory_order_acquire) == kind &&
+           (!hash || value.hash.load(std::memory_order_acquire) == *hash);
+  });
+}
+
+std::optional<std::uint64_t> Board::value(std::uint64_t key) const {
+  const Value& value = values_[key % kValues];
+  const std::uint64_t before = value.key.load(std::memory_order_acquire);
+  const std::uint64_t hash = value.hash.load(std::memory_order_acquire);
+  const std::uint64_t after = value.key.load(std::memory_order_acquire);
+  if (before != key || after != key) return std::nullopt;
+  return hash;
 }
 
 const Board::Group* Board::find(std::uint64_t key, std::size_t& place) const {

@@ -18,19 +18,25 @@ namespace intarsia {
 /// THREADS: those of one group write one at a time; any may read.
 class Board {
  public:
-  static constexpr std::size_t kGroups = 128;  // more than these at a time are not noted
-  static constexpr std::size_t kCalls = 64;    // of a group, of which the hash is kept
-  static constexpr std::size_t kTexts = 8;     // of a group, of which the words are kept
+  static constexpr std::size_t kGroups = 128;   // more than these at a time are not noted
+  static constexpr std::size_t kCalls = 64;     // of a group, of which the hash is kept
+  static constexpr std::size_t kTexts = 8;      // of a group, of which the words are kept
+  static constexpr std::size_t kValues = 1024;  // that must be equal on several ranks
+  static constexpr std::size_t kHad = 512;      // values that were had
 
   /// The calls of this rank over one group.
   class Group {
    public:
+    /// How many calls it came to: those it made, and one that it may be about to make.
+    std::uint64_t reached() const { return reached_.load(std::memory_order_acquire); }
     /// How many calls were made.
     std::uint64_t calls() const { return calls_.load(std::memory_order_acquire); }
     /// The hash after a call; unset if it was not made yet, or too long ago.
     std::optional<std::uint64_t> history(std::uint64_t number) const;
     /// A call in words; empty if it was not made yet, or too long ago.
     std::string words(std::uint64_t number) const;
+    /// The line of the user's program that waits for a call; empty if it is not known.
+    std::string line(std::uint64_t number) const;
     std::string name() const { return name_.data(); }
     /// When the last call was made, in nanoseconds of the steady clock, which is one for a host.
     std::int64_t since() const { return since_.load(std::memory_order_relaxed); }
@@ -44,19 +50,37 @@ class Board {
     struct Text {
       std::atomic<std::uint64_t> number;
       std::array<char, 248> words;
+
+      std::string read(std::uint64_t of_call) const;
+      void write(std::uint64_t of_call, std::string_view text);
     };
+    std::atomic<std::uint64_t> reached_;
     std::atomic<std::uint64_t> calls_;
     std::atomic<std::int64_t> since_;
     std::array<char, 112> name_;
     std::array<Hash, kCalls> hashes_;
     std::array<Text, kTexts> texts_;
+    Text line_;
   };
 
   /// A group that is noted from now on; null if there are too many. REQUIRES: one thread at a time.
   Group* add(std::uint64_t key, std::string_view name);
   void remove(Group& group);
+  /// Notes that the rank comes to a call, and has done all that is before it.
+  void note_reached(Group& group, std::uint64_t number) {
+    group.reached_.store(number + 1, std::memory_order_seq_cst);
+  }
   /// Notes a call. `history`: a hash of it and of all calls before it.
   void note(Group& group, std::uint64_t number, std::uint64_t history, std::string_view words);
+  /// Notes which line of the user's program waits for a call.
+  void note_line(Group& group, std::uint64_t number, std::string_view line);
+  /// Notes a value that must be equal on other ranks. It may take the place of another one.
+  void note_value(std::uint64_t key, std::uint64_t hash);
+  /// Notes that the rank had a value of a kind. The last `kHad` are kept.
+  void note_had(std::uint64_t kind, std::uint64_t hash);
+  bool had(std::uint64_t kind, std::optional<std::uint64_t> hash = std::nullopt) const;
+  /// The value of a key; unset if none was noted, or another took its place.
+  std::optional<std::uint64_t> value(std::uint64_t key) const;
 
   /// The group of a key; null if this rank has none. `place`: where to look first; becomes where it
   /// is.
@@ -71,11 +95,18 @@ class Board {
   std::string trouble() const;
 
  private:
+  struct Value {
+    std::atomic<std::uint64_t> key;
+    std::atomic<std::uint64_t> hash;
+  };
   // Apart from the groups, so that looking for one reads little.
   std::array<std::atomic<std::uint64_t>, kGroups> keys_;
   std::atomic<std::uint64_t> last_;  // its place, counted from 1
   std::atomic<std::uint32_t> in_trouble_;
   std::array<char, 1500> trouble_;
+  std::array<Value, kValues> values_;
+  std::atomic<std::uint64_t> had_so_far_;
+  std::array<Value, kHad> had_;
   std::array<Group, kGroups> groups_;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);

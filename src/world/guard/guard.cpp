@@ -13,6 +13,7 @@
 
 #include "base/hash.h"
 #include "base/text.h"
+#include "world/transport/away.h"
 
 namespace intarsia {
 namespace {
@@ -42,6 +43,7 @@ std::string ranks_text(const std::vector<std::int64_t>& ranks) {
 struct Camp {
   std::vector<std::int64_t> ranks;
   std::string words;
+  std::string line;
 };
 using NotesByRank = std::map<std::int64_t, const Board::Group*>;
 
@@ -54,6 +56,7 @@ std::vector<Camp> camps_in(const NotesByRank& notes, std::uint64_t number) {
     Camp& camp = camps[*history];
     camp.ranks.push_back(rank);
     if (camp.words.empty()) camp.words = of_rank->words(number);
+    if (camp.line.empty()) camp.line = of_rank->line(number);
   }
   std::vector<Camp> sorted;
   for (auto& [history, camp] : camps) sorted.push_back(std::move(camp));
@@ -85,11 +88,108 @@ std::shared_ptr<Guard> Guard::make(const c10::intrusive_ptr<c10d::Store>& store,
 }
 
 std::shared_ptr<GuardedGroup> Guard::join(const std::string& name,
-                                          std::vector<std::int64_t> members) {
+                                          std::vector<std::int64_t> members, std::int64_t before) {
   const std::scoped_lock lock(mutex_);
-  Board::Group* notes = mine().add(hash_text(name), name);
+  const std::string title = before == 0 ? name : concat(name, " #", before);
+  Board::Group* notes = mine().add(hash_text(title), title);
   if (notes == nullptr) return nullptr;
-  return std::make_shared<GuardedGroup>(shared_from_this(), name, std::move(members), *notes);
+  auto group =
+      std::make_shared<GuardedGroup>(shared_from_this(), name, title, std::move(members), *notes);
+  Clock& clock = clocks_[name];
+  clock.group = group.get();
+  clock.left = false;
+  return group;
+}
+
+std::uint64_t Guard::Place::key() const { return hash_mix(kind, time) | 1; }  // zero is none
+
+std::optional<Guard::Place> Guard::place_of(const std::string& group, std::string_view what) {
+  const std::scoped_lock lock(mutex_);
+  Clock& clock = clocks_[group];
+  if (clock.left) return std::nullopt;
+  const bool is_joined = clock.group != nullptr;
+  const std::uint64_t calls = is_joined ? clock.group->notes_.calls() : 0;
+  const std::uint64_t place = hash_mix(is_joined ? clock.group->key_ : hash_text(group), calls);
+  if (place != std::exchange(clock.place, place)) clock.asked.clear();
+  const std::uint64_t kind = hash_mix(place, hash_text(what)) | 1;  // zero is none
+  return Place{kind, clock.asked[kind]++};
+}
+
+void Guard::check_value(const std::string& group, const std::vector<std::int64_t>& members,
+                        std::string_view what, std::uint64_t hash, std::string_view way_out) {
+  const auto place = place_of(group, what);
+  if (!place) return;
+  mine().note_had(place->kind, hash);
+  mine().note_value(place->key(), hash);
+  for (const std::int64_t rank : members) {
+    const auto theirs = board(rank)->value(place->key());
+    if (!theirs || *theirs == hash) continue;
+    const std::string line = current_line();
+    Doubt doubt{
+        rank,
+        place->kind,
+        hash,
+        *theirs,
+        members,
+        concat(what, " differs between rank ", memory_->rank(), " and rank ", rank, " of group ",
+               group, line.empty() ? "" : " (", line, line.empty() ? "" : ")", "; ", way_out)};
+    const std::scoped_lock lock(mutex_);
+    clocks_[group].doubts.push_back(std::move(doubt));
+    ++doubts_;
+  }
+}
+
+bool Guard::is_unfounded(const Doubt& doubt) const {
+  return std::any_of(doubt.members.begin(), doubt.members.end(), [&](std::int64_t member) {
+    const Board& of_member = *board(member);
+    return !of_member.had(doubt.kind) ||
+           (of_member.had(doubt.kind, doubt.mine) && of_member.had(doubt.kind, doubt.theirs));
+  });
+}
+
+void Guard::settle_doubts(const std::string& group, std::chrono::milliseconds patience,
+                          const std::function<bool(std::int64_t rank)>& is_here) {
+  const auto begin = std::chrono::steady_clock::now();
+  while (doubts_.load(std::memory_order_relaxed) != 0) {
+    std::optional<Doubt> first;
+    {
+      const std::scoped_lock lock(mutex_);
+      Clock& clock = clocks_[group];
+      doubts_ -= std::erase_if(clock.doubts, [&](const Doubt& d) { return is_unfounded(d); });
+      if (clock.doubts.empty()) return;
+      first = clock.doubts.front();
+    }
+    // Those who came here have had all values that they will have before.
+    if (std::all_of(first->members.begin(), first->members.end(), is_here) &&
+        !is_unfounded(*first)) {
+      raise(first->trouble);
+    }
+    for (const std::int64_t rank : first->members) {
+      const std::string trouble = board(rank)->trouble();
+      if (!trouble.empty()) raise(trouble);
+      if (!memory_->why_gone(static_cast<int>(rank)).empty()) return;
+    }
+    if (std::chrono::steady_clock::now() - begin > patience) return;
+    std::this_thread::sleep_for(kBreath / 10);
+  }
+}
+
+void Guard::check_trouble(const std::string& group, const std::vector<std::int64_t>& ranks) {
+  if (const auto place = place_of(group, "reading a number")) {
+    mine().note_value(place->key(), 1);
+    settle_doubts(group, kPatience, [&](std::int64_t rank) {
+      return rank == memory_->rank() || board(rank)->value(place->key()).has_value();
+    });
+  }
+  for (const std::int64_t rank : ranks) {
+    const std::string trouble = board(rank)->trouble();
+    if (!trouble.empty()) raise(trouble);
+  }
+}
+
+void Guard::raise(const std::string& trouble) {
+  mine().tell(trouble);
+  fail<GuardError>(kWhere, trouble);
 }
 
 void Guard::close(std::string_view why) {
@@ -98,11 +198,12 @@ void Guard::close(std::string_view why) {
   memory_->close(why);
 }
 
-GuardedGroup::GuardedGroup(std::shared_ptr<Guard> guard, std::string name,
+GuardedGroup::GuardedGroup(std::shared_ptr<Guard> guard, std::string name, std::string title,
                            std::vector<std::int64_t> members, Board::Group& notes)
     : guard_(std::move(guard)),
       name_(std::move(name)),
-      key_(hash_text(name_)),
+      title_(std::move(title)),
+      key_(hash_text(title_)),
       me_(guard_->memory_->rank()),
       others_(members.size() - 1),
       notes_(notes) {
@@ -112,6 +213,11 @@ GuardedGroup::GuardedGroup(std::shared_ptr<Guard> guard, std::string name,
 
 GuardedGroup::~GuardedGroup() {
   const std::scoped_lock lock(guard_->mutex_);
+  Guard::Clock& clock = guard_->clocks_[name_];
+  if (clock.group == this) {
+    guard_->doubts_ -= clock.doubts.size();
+    clock = {.left = true};
+  }
   if (!guard_->closed_) guard_->mine().remove(notes_);
 }
 
@@ -122,8 +228,22 @@ const Board::Group* GuardedGroup::notes_of(const Member& member) const {
   return notes;
 }
 
+void GuardedGroup::settle_doubts(std::uint64_t next) const {
+  // The call could not end before the others come to it. Where they do not for long, it is made,
+  // and the next one decides.
+  constexpr std::chrono::milliseconds kLong = std::chrono::seconds(5);
+  guard_->settle_doubts(name_, kLong, [&](std::int64_t rank) {
+    std::size_t place = 0;
+    const Board::Group* notes = guard_->board(rank)->find(key_, place);
+    return notes != nullptr && notes->reached() > next;
+  });
+}
+
 std::uint64_t GuardedGroup::enter(const GuardedCall& call) {
-  const std::scoped_lock lock(mutex_);
+  const std::uint64_t next = notes_.calls();
+  guard_->mine().note_reached(notes_, next);
+  if (guard_->doubts_.load(std::memory_order_relaxed) != 0) settle_doubts(next);
+  std::unique_lock lock(mutex_);
   const std::uint64_t number = calls_++;
   history_ =
       hash_mix(history_, hash_mix(hash_text(call.what) + static_cast<std::uint64_t>(call.bytes),
@@ -136,6 +256,7 @@ std::uint64_t GuardedGroup::enter(const GuardedCall& call) {
   }
   if (!call.where.empty()) words_.append(" in ").append(call.where);
   guard_->mine().note(notes_, number, history_, words_);
+  lock.unlock();
   compare(number);
   return number;
 }
@@ -152,20 +273,55 @@ void GuardedGroup::compare(std::uint64_t number) const {
     if (notes == nullptr) continue;
     const auto theirs = notes->history(number);
     // Looked for again: the place may have become that of another group meanwhile.
-    if (theirs && *theirs != *mine && notes_of(other) == notes) raise(disagreement(number));
+    if (theirs && *theirs != *mine && notes_of(other) == notes) {
+      note_line(number, current_line());
+      guard_->raise(disagreement(number));
+    }
   }
 }
 
 void GuardedGroup::look(std::uint64_t number) const {
   compare(number);
+  const std::string absent = missing(number);
   for (const Member& other : others_) {
     // Asked before the notes, so that a call it made before it ended is not missed.
     const std::string gone = guard_->memory_->why_gone(static_cast<int>(other.rank));
     const Board::Group* notes = notes_of(other);
-    if (notes != nullptr && notes->calls() > number) continue;
+    if (notes != nullptr && notes->calls() > number) {
+      // A rank may end once all it has to send is sent, but not die: those who are still to come
+      // would wait for it.
+      if (!absent.empty() && guard_->memory_->has_died(static_cast<int>(other.rank))) {
+        guard_->raise(concat(gone, " in that call; ", absent));
+      }
+      continue;
+    }
     const std::string trouble = guard_->board(other.rank)->trouble();
-    if (!trouble.empty()) raise(trouble);
-    if (!gone.empty()) raise(concat(gone, "; ", missing(number)));
+    if (!trouble.empty()) guard_->raise(trouble);
+    if (!gone.empty()) guard_->raise(concat(gone, "; ", missing(number)));
+  }
+}
+
+void GuardedGroup::note_line(std::uint64_t number, std::string_view line) const {
+  if (!line.empty()) guard_->mine().note_line(notes_, number, line);
+}
+
+void GuardedGroup::meet(std::chrono::milliseconds timeout) const {
+  const auto begin = std::chrono::steady_clock::now();
+  for (const Member& other : others_) {
+    while (notes_of(other) == nullptr) {
+      const std::string trouble = guard_->board(other.rank)->trouble();
+      if (!trouble.empty()) guard_->raise(trouble);
+      const std::string gone = guard_->memory_->why_gone(static_cast<int>(other.rank));
+      const auto waited = std::chrono::steady_clock::now() - begin;
+      if (gone.empty() && waited < timeout) {
+        std::this_thread::sleep_for(waited < kBreath ? std::chrono::microseconds(50) : kBreath / 4);
+        continue;
+      }
+      if (notes_of(other) != nullptr) break;  // it came before it went
+      const std::string why = !gone.empty() ? gone : concat("waited ", timeout.count(), " ms");
+      guard_->raise(concat(why, "; rank ", other.rank, " never came to make group ", title_,
+                           ", which all its members use: ", last_call_of(other.rank)));
+    }
   }
 }
 
@@ -178,17 +334,13 @@ void GuardedGroup::explain(std::uint64_t number) const {
     for (const Member& other : others_) {
       const std::string gone = guard_->memory_->why_gone(static_cast<int>(other.rank));
       const std::string trouble = guard_->board(other.rank)->trouble();
-      if (!trouble.empty()) raise(trouble);
+      if (!trouble.empty()) guard_->raise(trouble);
       // Where one never came, those who came have ended for the same reason as this one will.
-      if (!gone.empty() && absent.empty()) raise(concat(gone, "; ", last_call_of(other.rank)));
+      if (!gone.empty() && absent.empty())
+        guard_->raise(concat(gone, "; ", last_call_of(other.rank)));
     }
     std::this_thread::sleep_for(kBreath);
   } while (std::chrono::steady_clock::now() - begin < kPatience);
-}
-
-void GuardedGroup::raise(const std::string& trouble) const {
-  guard_->mine().tell(trouble);
-  fail<GuardError>(kWhere, trouble);
 }
 
 std::uint64_t GuardedGroup::first_difference(std::uint64_t number) const {
@@ -206,9 +358,11 @@ std::uint64_t GuardedGroup::first_difference(std::uint64_t number) const {
 
 void GuardedGroup::wait_for_others(std::uint64_t number) const {
   const auto begin = std::chrono::steady_clock::now();
+  const bool with_lines = !notes_.line(number).empty();
   const auto is_here = [&](const Member& other) {
     const Board::Group* notes = notes_of(other);
-    return notes != nullptr && notes->calls() > number;
+    return notes != nullptr && notes->calls() > number &&
+           (!with_lines || !notes->line(number).empty());
   };
   while (!std::all_of(others_.begin(), others_.end(), is_here) &&
          std::chrono::steady_clock::now() - begin < kPatience) {
@@ -224,12 +378,13 @@ std::string GuardedGroup::disagreement(std::uint64_t number) const {
   const std::vector<Camp> camps = camps_in(notes, first);
   const bool alike = std::all_of(camps.begin(), camps.end(),
                                  [&](const Camp& camp) { return camp.words == camps[0].words; });
-  std::string text = concat("ranks disagree about call #", first, " of group ", name_,
+  std::string text = concat("ranks disagree about call #", first, " of group ", title_,
                             alike ? ", or one long before it" : "", ":");
   for (const Camp& camp : camps) {
     text += concat(&camp == camps.data() ? " " : "; ", ranks_text(camp.ranks),
                    camp.ranks.size() == 1 ? " makes " : " make ",
-                   camp.words.empty() ? "a call that is no longer known" : camp.words);
+                   camp.words.empty() ? "a call that is no longer known" : camp.words,
+                   camp.line.empty() ? "" : " at ", camp.line);
   }
   return text +
          ". All ranks of a group must make the same calls in the same order, also those that read "
@@ -240,10 +395,11 @@ std::string GuardedGroup::last_call_of(std::int64_t rank) const {
   const Board::Group* last = guard_->board(rank)->last();
   if (last == nullptr || last->calls() == 0) return "it has made no call yet";
   const std::uint64_t number = last->calls() - 1;
+  const std::string line = last->line(number);
   const auto ago =
       std::chrono::steady_clock::now().time_since_epoch() - std::chrono::nanoseconds(last->since());
   return concat("its last call was #", number, " of group ", last->name(), ", ",
-                last->words(number), ", ",
+                last->words(number), line.empty() ? "" : " at ", line, ", ",
                 std::chrono::duration_cast<std::chrono::seconds>(ago).count(), " s ago");
 }
 
@@ -252,8 +408,9 @@ std::string GuardedGroup::missing(std::uint64_t number) const {
   for (const Member& other : others_) {
     const Board::Group* notes = notes_of(other);
     if (notes != nullptr && notes->calls() > number) continue;
-    text += concat(text.empty() ? "" : "; ", "rank ", other.rank, " never came to call #", number,
-                   " of group ", name_, ", ", notes_.words(number), ": ", last_call_of(other.rank));
+    text +=
+        concat(text.empty() ? "" : "; ", "rank ", other.rank, " never came to call #", number,
+               " of group ", title_, ", ", notes_.words(number), ": ", last_call_of(other.rank));
   }
   return text;
 }

@@ -9,8 +9,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,9 +51,25 @@ class Guard : public std::enable_shared_from_this<Guard> {
                                      int size, std::chrono::milliseconds timeout);
   explicit Guard(std::unique_ptr<SymmetricMemory> memory);
 
-  /// A group whose calls are compared from now on. `name`: the same on all members, and not that of
-  /// a group before. `members`: ranks of the world. Null if there are too many groups.
-  std::shared_ptr<GuardedGroup> join(const std::string& name, std::vector<std::int64_t> members);
+  /// A group whose calls are compared from now on. `name`: the same on all members. `members`:
+  /// ranks of the world. `before`: how many groups there were of this name. Null if there are too
+  /// many groups.
+  std::shared_ptr<GuardedGroup> join(const std::string& name, std::vector<std::int64_t> members,
+                                     std::int64_t before = 0);
+
+  /// Compares a value that must be equal on the members of a group with those of the members that
+  /// came here before. `what`: says which value it is, alike on all. One that differs is a
+  /// GuardError in the next call of the group, before it is made, or in check_trouble.
+  ///
+  /// Ranks are here if they made equally many calls of the group, and were asked about `what`
+  /// equally often since. A rank that skips some work is asked less often: where a member had
+  /// both values, since that call, nothing is wrong. What nobody else came to, or too long ago, is
+  /// not compared.
+  void check_value(const std::string& group, const std::vector<std::int64_t>& members,
+                   std::string_view what, std::uint64_t hash, std::string_view way_out);
+  /// Before a number is used that was not sent: GuardError if a value of the group differs and its
+  /// members came here too, or with what one of these ranks was told.
+  void check_trouble(const std::string& group, const std::vector<std::int64_t>& ranks);
 
   /// Tells the others that this rank will make no more calls. What it noted stays, for their
   /// errors.
@@ -58,24 +77,66 @@ class Guard : public std::enable_shared_from_this<Guard> {
 
  private:
   friend class GuardedGroup;
+  /// A value that was not that of another rank.
+  struct Doubt {
+    std::int64_t rank = 0;
+    std::uint64_t kind = 0;
+    std::uint64_t mine = 0;
+    std::uint64_t theirs = 0;
+    std::vector<std::int64_t> members;
+    std::string trouble;
+  };
+  /// How the ranks of a group know that they are at the same place of a program.
+  struct Clock {
+    const GuardedGroup* group = nullptr;           // null: not joined
+    bool left = false;                             // not joined any more: others may still be
+    std::uint64_t place = 0;                       // changes with each call of the group
+    std::map<std::uint64_t, std::uint64_t> asked;  // since then, by what
+    std::vector<Doubt> doubts;
+  };
+  /// Where this rank is asked about a value; the same on all ranks that are here.
+  struct Place {
+    std::uint64_t kind = 0;  // since which call, and what
+    std::uint64_t time = 0;  // how often it was asked
+
+    std::uint64_t key() const;
+  };
+  /// Unset where that is not known.
+  std::optional<Place> place_of(const std::string& group, std::string_view what);
+  /// Whether a member had both values, so that they are of different places, or had none of this
+  /// kind, or so long ago that it is no longer known.
+  bool is_unfounded(const Doubt& doubt) const;
+  /// Decides doubts about the values of a group, once all its members are here; waits for them for
+  /// a while. GuardError if one was right.
+  void settle_doubts(const std::string& group, std::chrono::milliseconds patience,
+                     const std::function<bool(std::int64_t rank)>& is_here);
+  /// Tells the others, and throws.
+  [[noreturn]] void raise(const std::string& trouble);
   Board& mine() { return *board(memory_->rank()); }
   Board* board(std::int64_t rank) const {
     return reinterpret_cast<Board*>(memory_->at(static_cast<int>(rank)));
   }
 
   std::unique_ptr<SymmetricMemory> memory_;
-  std::mutex mutex_;  // of the list of this rank's groups
+  std::mutex mutex_;  // of the list of this rank's groups, and of the clocks
+  std::map<std::string, Clock, std::less<>> clocks_;  // by the name of the group
+  std::atomic<std::size_t> doubts_ = 0;               // of all clocks
   bool closed_ = false;
 };
 
 /// The calls of one group. THREADS: one at a time makes calls; any may wait for them.
 class GuardedGroup {
  public:
-  GuardedGroup(std::shared_ptr<Guard> guard, std::string name, std::vector<std::int64_t> members,
-               Board::Group& notes);
+  /// `title`: the name, and which of several groups of this name it is.
+  GuardedGroup(std::shared_ptr<Guard> guard, std::string name, std::string title,
+               std::vector<std::int64_t> members, Board::Group& notes);
   ~GuardedGroup();
   GuardedGroup(const GuardedGroup&) = delete;
   GuardedGroup& operator=(const GuardedGroup&) = delete;
+
+  /// Waits for the other members to join. GuardError that names one who did not before the timeout,
+  /// who has ended, or who was told of a fault.
+  void meet(std::chrono::milliseconds timeout) const;
 
   /// Notes a call that this rank is about to make, and gives its number, counted from 0 on.
   /// GuardError if a member made another.
@@ -91,24 +152,28 @@ class GuardedGroup {
   void explain(std::uint64_t number) const;
   /// Who has not made a call, and what they did last; empty if all have.
   std::string missing(std::uint64_t number) const;
+  /// Notes which line of the user's program waits for a call, for the errors of others.
+  void note_line(std::uint64_t number, std::string_view line) const;
 
  private:
+  friend class Guard;
   struct Member {
     std::int64_t rank = 0;
     mutable std::atomic<std::size_t> place = 0;  // of the group on its board, when last seen
   };
   const Board::Group* notes_of(const Member& member) const;
-  /// Tells the others, and throws.
-  [[noreturn]] void raise(const std::string& trouble) const;
+  /// Decides doubts about values before the next call is made.
+  void settle_doubts(std::uint64_t next) const;
   std::string disagreement(std::uint64_t number) const;
   /// The first call, up to this one, in which a member differs.
   std::uint64_t first_difference(std::uint64_t number) const;
-  /// Waits a moment for the others to make a call.
+  /// Waits a moment for the others to make a call, and to note their lines where this rank has.
   void wait_for_others(std::uint64_t number) const;
   std::string last_call_of(std::int64_t rank) const;
 
   std::shared_ptr<Guard> guard_;
   std::string name_;
+  std::string title_;
   std::uint64_t key_;
   std::int64_t me_;
   std::vector<Member> others_;

@@ -10,6 +10,12 @@
 
 namespace intarsia {
 
+std::vector<std::int64_t> ranks_along(const Mesh& group) {
+  std::vector<std::int64_t> ranks;
+  for (std::int64_t i = 0; i < group.size(); ++i) ranks.push_back(group.rank_at({i}));
+  return ranks;
+}
+
 // ---- one group ----------------------------------------------------------------------------------
 
 GroupSlot::GroupSlot(World& world, Groups& groups, const BackendMaker& make_backend,
@@ -48,11 +54,7 @@ std::shared_ptr<Wire> GroupSlot::connected() {
   return wire_;
 }
 
-std::vector<std::int64_t> GroupSlot::members() const {
-  std::vector<std::int64_t> members;
-  for (std::int64_t i = 0; i < ranks_.size(); ++i) members.push_back(ranks_.rank_at({i}));
-  return members;
-}
+std::vector<std::int64_t> GroupSlot::members() const { return ranks_along(ranks_); }
 
 void GroupSlot::make() {
   if (const auto& store = world_.store(); store && !use_) {
@@ -60,13 +62,19 @@ void GroupSlot::make() {
   }
   const std::int64_t number = use_ ? use_->begin() : 0;
   const std::string name = number == 0 ? name_ : concat(name_, " #", number);
-  set_wire(make_backend_(name, index_, members()), name);
+  const auto guarded = join_guard(number);
+  // Where backends meet, nobody looks at what keeps the others away.
+  if (guarded) guarded->meet(world_.timeout());
+  set_wire(make_backend_(name, index_, members()), guarded);
 }
 
-void GroupSlot::set_wire(Backend backend, const std::string& name) {
+std::shared_ptr<GuardedGroup> GroupSlot::join_guard(std::int64_t before) const {
   const auto& guard = groups_.guard();
-  WireGroup group{name_, ledger_group_, groups_.failed(), weak_from_this()};
-  if (guard) group.guard = guard->join(name, members());
+  return guard ? guard->join(name_, members(), before) : nullptr;
+}
+
+void GroupSlot::set_wire(Backend backend, std::shared_ptr<GuardedGroup> guarded) {
+  WireGroup group{name_, ledger_group_, groups_.failed(), weak_from_this(), std::move(guarded)};
   wire_ = std::make_shared<Wire>(std::move(backend), world_, std::move(group));
 }
 
@@ -80,7 +88,7 @@ void GroupSlot::use(Backend backend) {
   const Away away;
   const std::scoped_lock lock(mutex_);
   use_.reset();
-  set_wire(std::move(backend), name_);
+  set_wire(std::move(backend), join_guard(0));
 }
 
 void GroupSlot::close() {
@@ -107,6 +115,20 @@ bool GroupSlot::give_up() {
 
 void Groups::check_open() const {
   if (closed_) fail<WorldError>("World", "the world is closed");
+}
+
+const std::vector<GroupRanks>& Groups::around(const Mesh& mesh, std::int64_t rank) {
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [known, groups] : around_[mesh.hash()]) {
+    if (known == mesh) return groups;
+  }
+  std::vector<GroupRanks> groups;
+  for (const std::string& axis : mesh.names()) {
+    if (mesh.size(axis) == 1) continue;
+    const Mesh group = mesh.slice({axis}, rank).flatten({axis}, "g");
+    groups.push_back({group.to_string(), ranks_along(group)});
+  }
+  return around_[mesh.hash()].emplace_back(mesh, std::move(groups)).second;
 }
 
 std::optional<Comm> Groups::find_hosted(const std::string& name) const {

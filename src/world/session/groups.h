@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,6 +26,15 @@
 namespace intarsia {
 
 class Groups;
+
+/// The ranks of a group along one axis.
+std::vector<std::int64_t> ranks_along(const Mesh& group);
+
+/// A group by its name, which its members share, and they.
+struct GroupRanks {
+  std::string name;
+  std::vector<std::int64_t> ranks;
+};
 
 /// One group; its wire is made on first use. Handles and calls under way share it with its world.
 class GroupSlot : public std::enable_shared_from_this<GroupSlot> {
@@ -51,8 +61,9 @@ class GroupSlot : public std::enable_shared_from_this<GroupSlot> {
  private:
   std::vector<std::int64_t> members() const;
   void make();
-  /// `name`: with the number of times that the group was made.
-  void set_wire(Backend backend, const std::string& name);
+  /// `before`: how often the group was made. Null where calls are not compared.
+  std::shared_ptr<GuardedGroup> join_guard(std::int64_t before) const;
+  void set_wire(Backend backend, std::shared_ptr<GuardedGroup> guarded);
   void drop_wire();
 
   World& world_;
@@ -94,6 +105,10 @@ class Groups {
   /// longest unused first.
   void give_up_unused();
 
+  /// The groups of a rank along each axis of a mesh with several ranks. REQUIRES: the mesh contains
+  /// the rank, which is the same in all calls.
+  const std::vector<GroupRanks>& around(const Mesh& mesh, std::int64_t rank);
+
   /// Compares the calls of groups that are made from now on.
   void guard_by(std::shared_ptr<Guard> guard) { guard_ = std::move(guard); }
   const std::shared_ptr<Guard>& guard() const { return guard_; }
@@ -126,6 +141,7 @@ class Groups {
   std::uint64_t made_ = 0;
   std::map<std::string, Entry> by_name_;
   std::map<std::string, Comm> hosted_;
+  std::map<std::size_t, std::list<std::pair<Mesh, std::vector<GroupRanks>>>> around_;  // by hash
 };
 
 }  // namespace intarsia

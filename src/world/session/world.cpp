@@ -273,6 +273,28 @@ const c10::intrusive_ptr<c10d::Store>& World::store() const {
   return parts_.store;
 }
 
+bool World::guarded() const { return groups_->guard() != nullptr && !groups_->inherited(); }
+
+void World::check_value(const Mesh& mesh, std::string_view what, std::uint64_t hash,
+                        std::string_view way_out) {
+  if (!guarded() || mesh.highest() >= size() || !mesh.contains(rank())) return;
+  try {
+    for (const GroupRanks& group : groups_->around(mesh, rank())) {
+      groups_->guard()->check_value(group.name, group.ranks, what, hash, way_out);
+    }
+  } catch (const GuardError&) {
+    groups_->failed()->store(true);
+    throw;
+  }
+}
+
+void World::check_trouble(const Mesh& mesh) {
+  if (!guarded() || mesh.highest() >= size() || !mesh.contains(rank())) return;
+  for (const GroupRanks& group : groups_->around(mesh, rank())) {
+    groups_->guard()->check_trouble(group.name, group.ranks);
+  }
+}
+
 std::shared_ptr<GroupSlot> World::slot_for(const std::string& name, const Mesh& group,
                                            std::int64_t index) {
   return groups_->find(name, [&] {

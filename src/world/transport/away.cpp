@@ -15,6 +15,10 @@ Away::~Away() {
   if (g_around_waits.come_back != nullptr) g_around_waits.come_back(left_);
 }
 
+std::string current_line() {
+  return g_around_waits.line != nullptr ? g_around_waits.line() : std::string();
+}
+
 void set_around_waits(AroundWaits functions) { g_around_waits = functions; }
 
 }  // namespace intarsia

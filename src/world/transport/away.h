@@ -1,6 +1,8 @@
 // Waiting for other ranks or for a backend's threads, without the interpreter's lock.
 #pragma once
 
+#include <string>
+
 namespace intarsia {
 
 /// While it lives, this thread holds no interpreter's lock (waiting.h). Stands around every call of
@@ -17,5 +19,9 @@ class Away {
  private:
   void* left_;
 };
+
+/// The line of the user's program that this thread runs; empty where that is not known. REQUIRES:
+/// no mutex of ours is held, since this may wait for an interpreter's lock.
+std::string current_line();
 
 }  // namespace intarsia

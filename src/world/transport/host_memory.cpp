@@ -184,11 +184,15 @@ class HostMemory final : public SymmetricMemory {
     if (theirs.closed.load() != 0) {
       return concat("rank ", name(rank), " has closed: ", theirs.why.data());
     }
-    pollfd life{peer(rank).life.number(), POLLIN, 0};
-    if (::poll(&life, 1, 0) > 0) {
+    if (has_died(rank)) {
       return concat("rank ", name(rank), " (process ", peer(rank).process, ") has died");
     }
     return {};
+  }
+
+  bool has_died(int rank) const override {
+    pollfd life{peer(rank).life.number(), POLLIN, 0};
+    return ::poll(&life, 1, 0) > 0 && head(rank).closed.load() == 0;
   }
 
   void close(std::string_view why) override {

@@ -33,7 +33,7 @@ void note_beside(const Tensor& x, const Tensor& plain) {
   static const OpInfo add(c10::Dispatcher::singleton().findSchemaOrThrow("aten::add", "Tensor"));
   Stack stack{x, plain, 1};
   const Frame f(add, stack);
-  note_plain(f, *f.tensors[1].tensor);
+  note_plain(f, 1);
 }
 
 /// Notes the plain first operand of an op, and says how many entries that made.
@@ -41,7 +41,7 @@ std::uint64_t noted(const char* op, const char* overload, Stack stack, std::size
   const OpInfo info(c10::Dispatcher::singleton().findSchemaOrThrow(op, overload));
   const Frame f(info, stack);
   const std::uint64_t before = f.state().plain_log.count();
-  note_plain(f, *f.tensors[operand].tensor);
+  note_plain(f, operand);
   return f.state().plain_log.count() - before;
 }
 

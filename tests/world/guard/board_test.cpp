@@ -45,6 +45,43 @@ TEST(Board, ShortensWordsThatAreTooLong) {
   EXPECT_EQ(group->name(), std::string(111, 'n'));
 }
 
+TEST(Board, KeepsTheLineOfTheCallThatWaits) {
+  const auto b = board();
+  Board::Group* group = b->add(7, "[g=4]");
+  EXPECT_EQ(group->line(0), "");
+  b->note_line(*group, 3, "train.py:88");
+  EXPECT_EQ(group->line(3), "train.py:88");
+  EXPECT_EQ(group->line(2), "");
+  b->remove(*group);
+  EXPECT_EQ(b->add(8, "other")->line(3), "");
+}
+
+TEST(Board, KeepsValuesUntilOthersTakeTheirPlace) {
+  const auto b = board();
+  EXPECT_FALSE(b->value(5));
+  b->note_value(5, 50);
+  b->note_value(6, 60);
+  EXPECT_EQ(b->value(5), 50U);
+  EXPECT_EQ(b->value(6), 60U);
+  b->note_value(5 + Board::kValues, 70);
+  EXPECT_FALSE(b->value(5)) << "its place was taken";
+  EXPECT_EQ(b->value(5 + Board::kValues), 70U);
+}
+
+TEST(Board, KnowsTheLastValuesThatItsRankHad) {
+  const auto b = board();
+  EXPECT_FALSE(b->had(5, 50));
+  b->note_had(5, 50);
+  b->note_had(5, 51);
+  b->note_had(6, 50);
+  EXPECT_TRUE(b->had(5, 50) && b->had(5, 51) && b->had(6, 50));
+  EXPECT_FALSE(b->had(6, 51));
+  EXPECT_TRUE(b->had(6));
+  for (std::uint64_t i = 0; i < Board::kHad - 2; ++i) b->note_had(7, i);
+  EXPECT_FALSE(b->had(5, 50)) << "too long ago";
+  EXPECT_TRUE(b->had(5, 51));
+}
+
 TEST(Board, ForgetsAGroupThatIsRemoved) {
   const auto b = board();
   Board::Group* group = b->add(7, "one");

@@ -2,45 +2,22 @@
 
 #include <gtest/gtest.h>
 
-#include <barrier>
 #include <cstdlib>
 #include <functional>
 #include <random>
 #include <thread>
 
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
-
 #include "error_text.h"
+#include "world/guard/ranks.h"
 
 namespace intarsia {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::all_of;
 using testing::expect_error;
-
-/// Where all ranks of a test wait for each other.
-using Meet = std::function<void()>;
-
-/// Runs `of_rank` on one thread for each rank of a world, with its guard.
-void on_ranks(
-    int size,
-    const std::function<void(int rank, const std::shared_ptr<Guard>&, const Meet&)>& of_rank) {
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  std::barrier<> barrier(size);
-  const Meet meet = [&barrier] { barrier.arrive_and_wait(); };
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back(
-        [&, rank] { of_rank(rank, Guard::make(store, rank, size, milliseconds(20000)), meet); });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
-std::vector<std::int64_t> all_of(int size) {
-  std::vector<std::int64_t> ranks;
-  for (int r = 0; r < size; ++r) ranks.push_back(r);
-  return ranks;
-}
+using testing::Meet;
+using testing::on_ranks;
 
 /// Looks until the guard finds something, for at most ten seconds.
 std::string found_by(const GuardedGroup& group, std::uint64_t number) {
@@ -141,6 +118,19 @@ TEST(Guard, ARankThatEndsIsNamedWithItsLastCall) {
   });
 }
 
+TEST(Guard, TheLineOfAWaitingRankIsInTheErrorsOfOthers) {
+  on_ranks(2, [](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
+    const auto group = guard->join("[g=2]", {0, 1});
+    if (rank == 0) group->note_line(group->enter({"this"}), "train.py:88 in step");
+    meet();
+    if (rank == 1) {
+      expect_error<GuardError>([&] { (void)group->enter({"that"}); },
+                               {"rank 0 makes this at train.py:88 in step; rank 1 makes that"});
+    }
+    meet();
+  });
+}
+
 TEST(Guard, WhatARankSuffersInAnotherGroupIsToldToThoseWhoWaitForIt) {
   on_ranks(3, [](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
     const auto pair = rank == 2 ? nullptr : guard->join("pair", {0, 1});
@@ -197,10 +187,179 @@ TEST(Guard, TooManyGroupsAreNotCompared) {
 TEST(Guard, IsNotMadeWhereItIsNotWanted) {
   EXPECT_EQ(Guard::make(c10::make_intrusive<c10d::HashStore>(), 0, 1, milliseconds(1)), nullptr);
   ::setenv("INTARSIA_GUARD", "off", 1);
-  on_ranks(2, [](int, const std::shared_ptr<Guard>& guard, const Meet& meet) {
-    EXPECT_EQ(guard, nullptr);
-  });
+  on_ranks(
+      2, [](int, const std::shared_ptr<Guard>& guard, const Meet&) { EXPECT_EQ(guard, nullptr); });
   ::unsetenv("INTARSIA_GUARD");
+}
+
+// ---- values that must be equal ------------------------------------------------------------------
+
+/// What each of three ranks is told when it is asked about the values that `values` gives, in a
+/// group of all, and then reads a number; later ranks are asked later.
+std::vector<std::string> told_of_values(
+    const std::function<std::vector<std::pair<std::string, std::uint64_t>>(int rank)>& values) {
+  constexpr int kRanks = 3;
+  std::vector<std::string> out(kRanks);
+  on_ranks(kRanks, [&](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
+    for (int turn = 0; turn < kRanks; ++turn) {
+      meet();
+      if (turn != rank) continue;
+      for (const auto& [what, hash] : values(rank)) {
+        guard->check_value("[g=3]", all_of(kRanks), what, hash, "make it alike");
+      }
+    }
+    meet();
+    try {
+      guard->check_trouble("[g=3]", {});
+    } catch (const GuardError& error) {
+      out[static_cast<std::size_t>(rank)] = error.what();
+    }
+    meet();
+  });
+  return out;
+}
+
+TEST(GuardValues, OneThatDiffersIsNamedByWhoComesLater) {
+  const auto texts = told_of_values([](int rank) {
+    return std::vector<std::pair<std::string, std::uint64_t>>{{"a", 1},
+                                                              {"the batch", rank == 1 ? 8 : 7}};
+  });
+  EXPECT_EQ(texts[0], "") << "nobody came before";
+  expect_all({texts[1]},
+             {"the batch differs between rank 1 and rank 0 of group [g=3]; make it alike"});
+  expect_all({texts[2]}, {"the batch differs between rank 2 and rank 1"});
+}
+
+TEST(GuardValues, WhatARankLeavesOutIsNotCompared) {
+  const auto texts = told_of_values([](int rank) {
+    std::vector<std::pair<std::string, std::uint64_t>> values{{"a", 1}, {"b", 2}, {"b", 3}};
+    if (rank == 1) values.erase(values.begin());
+    if (rank == 2) values.resize(1);
+    return values;
+  });
+  EXPECT_EQ(texts, std::vector<std::string>(3));
+}
+
+TEST(GuardValues, TheSameAfterAnotherNumberOfCallsIsAnother) {
+  on_ranks(2, [](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
+    const auto group = guard->join("[g=2]", {0, 1});
+    const auto check = [&](std::uint64_t hash) {
+      guard->check_value("[g=2]", {0, 1}, "the batch", hash, "");
+      guard->check_trouble("[g=2]", {});
+    };
+    for (std::uint64_t step = 0; step < 100; ++step) {
+      // Rank 1 looks at the batch only from time to time, and now and then twice.
+      for (std::uint64_t i = 0; rank == 0 || i < step % 3; ++i) {
+        check(10 * step + i);
+        if (i == 2) break;
+      }
+      (void)group->enter({"step"});
+    }
+    meet();
+    if (rank == 0) check(1);
+    meet();
+    if (rank == 1) expect_error<GuardError>([&] { check(2); }, {"the batch differs"});
+    meet();
+  });
+}
+
+TEST(GuardValues, WhatDiffersIsToldBeforeTheNextCallIsMade) {
+  on_ranks(2, [](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
+    const auto group = guard->join("[g=2]", {0, 1});
+    guard->check_value("[g=2]", {0, 1}, "the batch", rank == 0 ? 1 : 2, "make it alike");
+    meet();
+    try {
+      const std::uint64_t number = group->enter({"a call"});
+      expect_all({found_by(*group, number)}, {"the batch differs between"});
+    } catch (const GuardError& error) {
+      expect_all({error.what()}, {"the batch differs between"});
+    }
+    meet();
+  });
+}
+
+TEST(GuardValues, ARankMaySkipWhatOthersDoBeforeTheNextCall) {
+  on_ranks(3, [](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
+    const auto group = guard->join("[g=3]", {0, 1, 2});
+    std::mt19937 random(static_cast<unsigned>(rank));
+    for (std::uint64_t step = 0; step < 200; ++step) {
+      // Blocks that look alike, each with a value of its own; each rank skips some.
+      for (std::uint64_t block = 0; block < 5; ++block) {
+        if (rank > 0 && random() % 3 == 0) continue;
+        guard->check_value("[g=3]", {0, 1, 2}, "the scale of a block", 100 * step + block, "");
+      }
+      const std::uint64_t number = group->enter({"a call"});
+      meet();  // it ends when all have come
+      group->look(number);
+    }
+    meet();
+  });
+}
+
+TEST(GuardValues, AGroupThatWasLeftIsNoClock) {
+  on_ranks(2, [](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
+    const auto check = [&](std::uint64_t hash) {
+      guard->check_value("[g=2]", {0, 1}, "the batch", hash, "");
+      guard->check_trouble("[g=2]", {});
+    };
+    auto group = guard->join("[g=2]", {0, 1});
+    (void)group->enter({"a call"});
+    meet();
+    if (rank == 0) group.reset();  // rank 1 does not know yet
+    check(static_cast<std::uint64_t>(rank));
+    group.reset();
+    check(static_cast<std::uint64_t>(rank));
+    meet();
+    group = guard->join("[g=2]", {0, 1}, 1);
+    if (rank == 0) check(5);
+    meet();
+    if (rank == 1) expect_error<GuardError>([&] { check(6); }, {"the batch differs"});
+    meet();
+  });
+}
+
+TEST(GuardValues, WhatOneRankWasToldTheOthersCanAsk) {
+  on_ranks(2, [](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
+    guard->check_trouble("g", {0, 1});
+    meet();
+    const auto check = [&] {
+      guard->check_value("g", {0, 1}, "it", rank == 0 ? 1 : 2, "no");
+      guard->check_trouble("g", {});
+    };
+    if (rank == 0) check();
+    meet();
+    if (rank == 1) expect_error<GuardError>(check, {"it differs"});
+    meet();
+    expect_error<GuardError>([&] { guard->check_trouble("g", {0, 1}); }, {"it differs"});
+    meet();
+  });
+}
+
+/// Programs of random values, of which one rank has one otherwise, and all skip some.
+TEST(GuardValues, FindsOneWrongValueInRandomPrograms) {
+  std::mt19937 random(2);
+  for (int program = 0; program < 40; ++program) {
+    const auto length = 1 + random() % 30;
+    const auto wrong = random() % length;
+    const int culprit = static_cast<int>(random() % 3);
+    const unsigned seed = random();
+    const auto texts = told_of_values([&](int rank) {
+      std::vector<std::pair<std::string, std::uint64_t>> values;
+      std::mt19937 skips(seed + static_cast<unsigned>(rank));
+      for (unsigned i = 0; i < length; ++i) {
+        const bool is_wrong = rank == culprit && i == wrong;
+        if (i != wrong && skips() % 4 == 0) continue;
+        values.emplace_back("value " + std::to_string(i), is_wrong ? 1 : 1000 + i);
+      }
+      return values;
+    });
+    const std::string name = "value " + std::to_string(wrong) + " differs";
+    for (int rank = 0; rank < 3; ++rank) {
+      const bool told = rank == culprit ? culprit > 0 : culprit < rank;
+      EXPECT_EQ(texts[static_cast<std::size_t>(rank)].find(name) != std::string::npos, told)
+          << rank << " of " << culprit << ": " << texts[static_cast<std::size_t>(rank)];
+    }
+  }
 }
 
 /// Programs of random calls, of which one rank makes one otherwise, or leaves one out.

@@ -182,6 +182,7 @@ class NotingMemory final : public SymmetricMemory {
   std::uint64_t value(int, int slot) const override { return signals_.at(slot); }
   void wait(int, int, std::uint64_t, Clock::time_point) override {}
   std::string why_gone(int) const override { return {}; }
+  bool has_died(int) const override { return false; }
   void close(std::string_view) override {}
 
  private:
