@@ -34,4 +34,5 @@
 #include "intarsia/topology.h"          // IWYU pragma: export
 #include "intarsia/view.h"              // IWYU pragma: export
 #include "intarsia/waiting.h"           // IWYU pragma: export
+#include "intarsia/watch.h"             // IWYU pragma: export
 #include "intarsia/world.h"             // IWYU pragma: export

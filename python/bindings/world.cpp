@@ -8,6 +8,7 @@
 #include "intarsia/ledger.h"
 #include "intarsia/lockstep.h"
 #include "intarsia/rendezvous.h"
+#include "intarsia/watch.h"
 #include "intarsia/world.h"
 
 using namespace pybind11::literals;
@@ -53,6 +54,15 @@ void bind_rendezvous(py::module_& m) {
       "read_rendezvous",
       [](Launcher launcher) { return read_rendezvous(process_environment(), launcher); },
       py::arg_v("launcher", Launcher::detect, "Launcher.detect"));
+}
+
+void bind_watch(py::module_& m) {
+  m.def(
+      "watch",
+      [](const std::string& group_name, const std::string& name, std::vector<std::int64_t> ranks) {
+        return watch(group_name, {.name = name, .ranks = std::move(ranks)});
+      },
+      WithoutGil(), "group_name"_a, "name"_a, "ranks"_a);
 }
 
 void bind_ledger(py::module_& m) {
@@ -145,6 +155,7 @@ void bind_world_class(py::module_& m) {
 
 void bind_world(py::module_& m) {
   bind_rendezvous(m);
+  bind_watch(m);
   bind_ledger(m);
   bind_world_class(m);
 }

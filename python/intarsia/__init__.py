@@ -130,6 +130,7 @@ from ._tensor_parallel import (
     wanted_input,
     wanted_output,
 )
+from ._watch import watch
 from ._world import close, connect, init, lockstep, mesh, world
 
 _patches.install()

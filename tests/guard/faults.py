@@ -1,8 +1,9 @@
 """The fault campaign: of four processes one misbehaves, and the others must say so.
 
-    faults.py [--backend gloo|shm] [--step N ...] [--only NAME,...] [--list]
+    faults.py [--backend gloo|shm|torch] [--step N ...] [--only NAME,...] [--list]
 
-Each fault happens before the first step or after N of them. It holds if every healthy rank ends with a sentence that names
+`--backend torch`: programs of PyTorch alone (torch_program.py: DDP, FSDP2, DTensor, calls by hand), as they stand, under
+`python -m intarsia run`. Each fault happens before the first step or after N of them. It holds if every healthy rank ends with a sentence that names
 the right rank and call, within 5 seconds of the fault, or of the timeout where only waiting can tell; and if no rank prints
 a number of a call about which ranks disagreed. Prints one line for each fault, and a count as the last.
 """
@@ -25,6 +26,7 @@ import launch  # noqa: E402
 
 RANKS, BAD, TIMEOUT, GRACE = 4, 2, 6.0, 5.0
 FAULTS, STARTS = {}, {}
+TORCH_PROGRAM = pathlib.Path(__file__).with_name("torch_program.py")
 DISAGREE = r"ranks disagree about call #\d+ of group .*ranks 0, 1, 3 make .*; rank 2 makes "
 GONE = r"rank 2 (\(process \d+\) has died|has closed)"
 STALLED = r"rank 2 never came to call #\d+ of group"
@@ -46,6 +48,17 @@ def fault(says, waits=False):
         return act
 
     return add
+
+
+# In programs of PyTorch alone: those that need waiting, and those that are told of a rank that ended; in all others ranks
+# disagree about a call.
+TORCH_WAITS = {"swapped_groups", "stopped", "endless_loop", "blocked_read"}
+TORCH_GONE = {"exception", "killed", "killed_in_backward", "terminated", "exits", "killed_while_it_waits"}
+
+
+def of_torch(name):
+    says = STALLED if name in TORCH_WAITS else GONE if name in TORCH_GONE else DISAGREE
+    return Fault(None, says, name in TORCH_WAITS)
 
 
 # --- what processes do -------------------------------------------------------------------------------------------
@@ -403,6 +416,8 @@ def silent_server(environments):
 
 
 def command_for(name, backend, steps):
+    if backend == "torch":
+        return [sys.executable, "-m", "intarsia", "run", "--", sys.executable, TORCH_PROGRAM, name, str(steps)]
     return [sys.executable, __file__, "--work", name, "--step", str(steps)]
 
 
@@ -413,7 +428,7 @@ def run(name, backend, steps):
     environments = []
     for rank in range(RANKS):
         own = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=RANKS, MASTER_ADDR=launch.LOOPBACK, MASTER_PORT=port)
-        own.update(OMP_NUM_THREADS=1, INTARSIA_BACKEND=backend)
+        own.update(OMP_NUM_THREADS=1, INTARSIA_BACKEND=backend.replace("torch", "gloo"))
         environments.append(base | {key: str(value) for key, value in own.items()})
     if name in STARTS:
         STARTS[name].act(environments)
@@ -467,7 +482,7 @@ def judge(known, healthy, lines):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", default="gloo", choices=("gloo", "shm"))
+    parser.add_argument("--backend", default="gloo", choices=("gloo", "shm", "torch"))
     parser.add_argument("--step", type=int, nargs="+", default=[0])
     parser.add_argument("--only", default="")
     parser.add_argument("--list", action="store_true")
@@ -476,13 +491,16 @@ def main():
     if options.work:
         return work(options.work, options.step[0])
     known = FAULTS | STARTS
+    if options.backend == "torch":
+        names = re.findall(r"^@fault\ndef do_(\w+)", TORCH_PROGRAM.read_text(), re.M)
+        known = {name: of_torch(name) for name in names}
     chosen = [name for name in options.only.split(",") if name] or list(known)
     if options.list:
         return print(*chosen, sep="\n")
     wrong = runs = 0
     for step in options.step:
         for name in chosen:
-            if name in STARTS and step != options.step[0]:
+            if options.backend != "torch" and name in STARTS and step != options.step[0]:
                 continue
             begin = time.time()
             found = judge(known[name], *run(name, options.backend, step))

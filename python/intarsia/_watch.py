@@ -1,0 +1,49 @@
+"""Watching the collectives of programs that use torch.distributed: DDP, FSDP2, DTensor, or calls by hand."""
+
+from __future__ import annotations
+
+import functools
+
+import torch.distributed
+
+from . import _C
+
+_on = False
+
+
+def watch() -> None:
+    """From now on the guard compares the collectives that ranks make over torch.distributed on the CPU: see docs/guard.md.
+
+    Groups that exist are watched from here on, those that are made later from the start. Call it on all ranks, best before
+    init_process_group; once is enough. `python -m intarsia run -- torchrun train.py` does it for a program as it stands.
+    """
+    global _on
+    if _on:
+        return
+    if not torch.distributed.is_available():
+        raise NotImplementedError("[watch] this torch was built without torch.distributed")
+    _on = True
+    from torch.distributed import distributed_c10d as c10d
+
+    make = c10d._new_process_group_helper
+
+    @functools.wraps(make)
+    def make_and_watch(group_size, group_rank, global_ranks_in_group, *args, **kwargs):
+        made = make(group_size, group_rank, global_ranks_in_group, *args, **kwargs)
+        if made[0] is not c10d.GroupMember.NON_GROUP_MEMBER:
+            _watch_group(made[0], list(global_ranks_in_group))
+        return made
+
+    c10d._new_process_group_helper = make_and_watch
+    if c10d.is_initialized():
+        default = c10d._get_default_group()
+        _watch_group(default, [])
+        for group in c10d._world.pg_map:
+            if group is not default:
+                _watch_group(group, c10d.get_process_group_ranks(group))
+
+
+def _watch_group(group, ranks: list[int]) -> None:
+    """`ranks`: empty for the default group, from which others are counted."""
+    name = "default" if not ranks else group.group_desc
+    _C.watch(group.group_name, name if name and name != "undefined" else group.group_name, ranks)
