@@ -180,6 +180,32 @@ def test_ranks_that_differ():
 
 
 @on_ranks(2)
+def test_ranks_that_skip_all_blocks_but_the_first():
+    """The first block needs no parameter in its backward; the other rank gathers there, and is not left alone."""
+    intarsia.init()
+    world = intarsia.world()
+    mesh = intarsia.Mesh.parse("[dp=2]")
+    torch.manual_seed(0)
+    plain = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3)).double()
+    net = copy.deepcopy(plain)
+    sharding = intarsia.fully_shard(net, mesh=mesh, world=world)  # noqa: F841
+    rows = torch.randn(4, 4, dtype=torch.float64).chunk(2)
+
+    def loss_of(blocks, x, used):
+        for number in used:
+            x = blocks[number](x)
+        return x.square().mean()
+
+    for used in ([(0, 1, 2), (0, 1, 2)], [(0, 1, 2), (0,)], [(0,), (0, 2)], [(0,), (0,)], [(0, 1, 2), (0, 1)]):
+        net.zero_grad()
+        plain.zero_grad()
+        x = intarsia.from_local(rows[world.rank()], "S(0)", mesh=mesh, world=world)
+        loss_of(net, x, used[world.rank()]).backward()
+        (sum(loss_of(plain, x, u) for x, u in zip(rows, used, strict=True)) / 2).backward()
+        assert furthest(net, plain) < 1e-12, used
+
+
+@on_ranks(2)
 def test_accumulation_and_evaluation():
     intarsia.init()
     world = intarsia.world()

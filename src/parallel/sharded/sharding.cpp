@@ -309,6 +309,14 @@ void Sharding::leave_failed_backward() {
 
 void Sharding::end_backward() {
   const BelowAutograd below;
+  // A rank that skipped all groups but the first uses none in backward, where others do. In the
+  // first step of a single group all ranks are alike, and need it no more.
+  const bool others_use = groups_.size() > 1 || !orders_.learning();
+  if (phase_ == Phase::forward && running_ && trains_ && others_use) {
+    finish_phase();
+    phase_ = Phase::backward;
+    running_ = true;
+  }
   if (phase_ == Phase::backward && running_) finish_phase();
   if (sync_) {
     reductions_.finish([&](const std::vector<Index>& groups) {
