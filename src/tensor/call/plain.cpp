@@ -33,16 +33,22 @@ std::string ranks_that_differ(const std::vector<at::Tensor>& rows, std::int64_t 
                    "generators, broadcast it), or distribute it with the layout that it has");
 }
 
+bool is_backward() { return torch::autograd::get_current_node() != nullptr; }
+
 constexpr std::string_view kPlainWayOut =
     ". Beside distributed tensors a plain one counts as the same on all ranks: where each rank has "
     "rows of its own, say so with from_local(tensor, \"S(0)\"); else make it alike (seed the "
     "generators, broadcast it)";
 
+thread_local std::optional<std::size_t> t_last_used;
+
 /// Which plain tensor it is, alike on all ranks.
 std::string plain_text(const Frame& f, std::size_t operand) {
   const std::string_view module = module_path();
-  return concat("the plain tensor that is operand ", operand, " of ", f.info.name,
-                module.empty() ? "" : " in ", module);
+  std::string text = concat("the plain tensor that is operand ", operand, " of ", f.info.name,
+                            module.empty() ? "" : " in ", module);
+  if (t_last_used) text += concat(", near parameter ", *t_last_used, ",");
+  return text;
 }
 
 /// Whether the op writes all of the tensor and reads nothing of it: what it held may differ.
@@ -56,12 +62,17 @@ bool is_overwritten(const Frame& f, const at::Tensor& tensor) {
 /// Autograd fills in plain zeros for gradients that nobody gave: alike everywhere, and no one could
 /// distribute them.
 bool is_zero_gradient(const at::Tensor& t) {
-  if (torch::autograd::get_current_node() == nullptr) return false;
+  if (!is_backward()) return false;
   const BelowAutograd below;
   return t._is_zerotensor() || t.is_meta() || !t.any().item<bool>();
 }
 
 }  // namespace
+
+void note_use(std::size_t parameter) {
+  // What comes after backward is near to none.
+  t_last_used = is_backward() ? std::nullopt : std::optional(parameter);
+}
 
 void note_plain(const Frame& f, std::size_t operand) {
   const at::Tensor& t = *f.tensors[operand].tensor;
@@ -79,7 +90,10 @@ void note_plain(const Frame& f, std::size_t operand) {
   const PlainLog::Entry entry{f.info.name, describe(t), content_hash(t)};
   state.plain_log.add(entry);
   World& world = f.lead->world();
-  if (world.guarded()) {
+  // What backward uses was saved by forward, and compared there.
+  if (is_backward()) {
+    t_last_used.reset();
+  } else if (world.guarded()) {
     world.check_value(f.mesh(), plain_text(f, operand), entry.hash,
                       concat("here it is ", entry.tensor, kPlainWayOut));
   }

@@ -105,17 +105,23 @@ bool uses_stored(const Frame& f) {
   return others && !laid_out_alike;
 }
 
+/// What a stored tensor is in use.
+at::Tensor used(const OnUse& use) {
+  note_use(use.index);
+  return use.tensor();
+}
+
 /// Replaces stored tensors among the arguments by what they are in use.
 void bring_into_use(Frame& f) {
   std::size_t operand = 0;
   for (std::size_t i = 0; i < f.info.arguments.size(); ++i) {
     c10::IValue& value = f.stack[f.base + i];
     if (f.info.arguments[i].kind == ArgumentKind::tensor) {
-      if (const OnUse* use = on_use(f.tensors[operand++])) value = use->tensor();
+      if (const OnUse* use = on_use(f.tensors[operand++])) value = used(*use);
     } else if (f.info.arguments[i].kind == ArgumentKind::tensor_list && !value.isNone()) {
       value = replaced_list(value, [&](const c10::IValue& element) -> c10::IValue {
         const OnUse* use = on_use(f.tensors[operand++]);
-        return use != nullptr ? c10::IValue(use->tensor()) : element;
+        return use != nullptr ? c10::IValue(used(*use)) : element;
       });
     }
   }
