@@ -503,7 +503,9 @@ def results_of(processes, options):
     found, first = {}, 0
     while first < len(ITEMS):
         command = [sys.executable, __file__, *options, "--as-rank", str(first)]
-        done = launch.run("plain", processes, command, env={"OMP_NUM_THREADS": "1"}, timeout=240)
+        # One item is about ranks that differ, and what is said without a guard: as on several hosts.
+        env = {"OMP_NUM_THREADS": "1", "INTARSIA_GUARD": "off"}
+        done = launch.run("plain", processes, command, env=env, timeout=240)
         seen = {}
         for line in done.stdout.splitlines():
             if line.startswith("result|"):
