@@ -139,10 +139,10 @@ void Guard::check_value(const std::string& group, const std::vector<std::int64_t
   }
 }
 
-bool Guard::is_unfounded(const Doubt& doubt) const {
+bool Guard::is_unfounded(const Doubt& doubt, bool all_here) const {
   return std::any_of(doubt.members.begin(), doubt.members.end(), [&](std::int64_t member) {
     const Board& of_member = *board(member);
-    return !of_member.had(doubt.kind) ||
+    return (all_here && !of_member.had(doubt.kind)) ||
            (of_member.had(doubt.kind, doubt.mine) && of_member.had(doubt.kind, doubt.theirs));
   });
 }
@@ -151,20 +151,21 @@ void Guard::settle_doubts(const std::string& group, std::chrono::milliseconds pa
                           const std::function<bool(std::int64_t rank)>& is_here) {
   const auto begin = std::chrono::steady_clock::now();
   while (doubts_.load(std::memory_order_relaxed) != 0) {
-    std::optional<Doubt> first;
+    Doubt first;
+    bool all_here = false;  // and have had all values that they will have before
     {
       const std::scoped_lock lock(mutex_);
-      Clock& clock = clocks_[group];
-      doubts_ -= std::erase_if(clock.doubts, [&](const Doubt& d) { return is_unfounded(d); });
-      if (clock.doubts.empty()) return;
-      first = clock.doubts.front();
+      std::vector<Doubt>& doubts = clocks_[group].doubts;
+      if (doubts.empty()) return;
+      const auto& members = doubts.front().members;
+      all_here = std::all_of(members.begin(), members.end(), is_here);
+      doubts_ -=
+          std::erase_if(doubts, [&](const Doubt& doubt) { return is_unfounded(doubt, all_here); });
+      if (doubts.empty()) return;
+      first = doubts.front();
     }
-    // Those who came here have had all values that they will have before.
-    if (std::all_of(first->members.begin(), first->members.end(), is_here) &&
-        !is_unfounded(*first)) {
-      raise(first->trouble);
-    }
-    for (const std::int64_t rank : first->members) {
+    if (all_here) raise(first.trouble);
+    for (const std::int64_t rank : first.members) {
       const std::string trouble = board(rank)->trouble();
       if (!trouble.empty()) raise(trouble);
       if (!memory_->why_gone(static_cast<int>(rank)).empty()) return;

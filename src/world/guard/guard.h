@@ -103,9 +103,9 @@ class Guard : public std::enable_shared_from_this<Guard> {
   };
   /// Unset where that is not known.
   std::optional<Place> place_of(const std::string& group, std::string_view what);
-  /// Whether a member had both values, so that they are of different places, or had none of this
-  /// kind, or so long ago that it is no longer known.
-  bool is_unfounded(const Doubt& doubt) const;
+  /// Whether a member had both values, so that they are of different places. Once all are here,
+  /// also whether one had none of this kind, or so long ago that it is no longer known.
+  bool is_unfounded(const Doubt& doubt, bool all_here) const;
   /// Decides doubts about the values of a group, once all its members are here; waits for them for
   /// a while. GuardError if one was right.
   void settle_doubts(const std::string& group, std::chrono::milliseconds patience,

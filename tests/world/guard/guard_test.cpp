@@ -278,6 +278,31 @@ TEST(GuardValues, WhatDiffersIsToldBeforeTheNextCallIsMade) {
   });
 }
 
+TEST(GuardValues, ADoubtWaitsForRanksThatAreSlow) {
+  on_ranks(3, [](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
+    const auto group = guard->join("[g=3]", {0, 1, 2});
+    const auto check = [&] {
+      guard->check_value("[g=3]", {0, 1, 2}, "the batch", rank == 1 ? 2 : 1, "make it alike");
+    };
+    if (rank == 0) check();
+    meet();
+    if (rank == 1) check();
+    meet();
+    std::string text;
+    try {
+      if (rank == 2) {
+        std::this_thread::sleep_for(milliseconds(300));
+        check();
+      }
+      text = found_by(*group, group->enter({"a call"}));
+    } catch (const GuardError& error) {
+      text = error.what();
+    }
+    expect_all({text}, {"the batch differs between rank"});
+    meet();
+  });
+}
+
 TEST(GuardValues, ARankMaySkipWhatOthersDoBeforeTheNextCall) {
   on_ranks(3, [](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
     const auto group = guard->join("[g=3]", {0, 1, 2});
