@@ -190,12 +190,12 @@ class World : public std::enable_shared_from_this<World> {
   /// Whether the calls of its ranks are compared: see docs/guard.md.
   bool guarded() const;
   /// Compares a value that is the same on all ranks of a mesh, in a right program, with that of the
-  /// ranks that came here before. WorldError that says `what` differs, and `way_out`. Sends nothing
-  /// and waits for nobody: of ranks that differ, those that come later find it out, and the others
-  /// are told in their next call. Does nothing where no guard is.
+  /// ranks that came here before. Sends nothing and waits for nobody. Where one differs, the next
+  /// call of these ranks, or check_trouble, is a WorldError that says `what` and `way_out`. Does
+  /// nothing where no guard is.
   void check_value(const Mesh& mesh, std::string_view what, std::uint64_t hash,
                    std::string_view way_out);
-  /// WorldError with what another rank of the mesh was told, if one was.
+  /// WorldError if a value differs, or with what another rank of the mesh was told, if one was.
   void check_trouble(const Mesh& mesh);
 
   /// The groups along the named axes of a mesh, fused into one when there are several: the first

@@ -1,7 +1,6 @@
 """python -m intarsia run -- COMMAND: runs a command, such as torchrun with a script as it stands, and watches its collectives."""
 
 import os
-import pathlib
 import sys
 
 USAGE = """usage: python -m intarsia run -- COMMAND [ARGUMENT ...]
@@ -13,20 +12,16 @@ torch.distributed, as intarsia.watch() does. The script needs no change: python 
 
 def environment() -> dict[str, str]:
     """What makes a Python process and its children watch, whatever they run."""
-    package = pathlib.Path(__file__).resolve().parent
-    found = pathlib.Path(os.path.abspath(__file__)).parent  # where it was imported from, which may be links
-    paths = [str(package / "_site"), str(found.parent)]
-    return os.environ | {"PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])}
+    package = os.path.dirname(os.path.abspath(__file__))
+    paths = [os.path.join(package, "_site"), os.path.dirname(package), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def main(arguments: list[str]) -> int:
-    if arguments[:1] != ["run"] or len(arguments) < 2:
-        print(USAGE, end="", file=sys.stderr)
-        return 2
     command = arguments[1:]
-    if command[0] == "--":
+    if command[:1] == ["--"]:
         command = command[1:]
-    if not command:
+    if arguments[:1] != ["run"] or not command:
         print(USAGE, end="", file=sys.stderr)
         return 2
     try:

@@ -68,7 +68,7 @@ class Board {
   void remove(Group& group);
   /// Notes that the rank comes to a call, and has done all that is before it.
   void note_reached(Group& group, std::uint64_t number) {
-    group.reached_.store(number + 1, std::memory_order_seq_cst);
+    group.reached_.store(number + 1, std::memory_order_release);
   }
   /// Notes a call. `history`: a hash of it and of all calls before it.
   void note(Group& group, std::uint64_t number, std::uint64_t history, std::string_view words);

@@ -59,15 +59,11 @@ class Watched {
       fail<ValueError>(kWhere, "group ", options.name, " has rank ", rank, " of a world of ", size_,
                        "; watch the group of all ranks first");
     }
-    const std::string name = concat("'", options.name, "' of ranks ", join_text(ranks));
+    const std::string name = concat("'", options.name, "' of ranks ", intarsia::join(ranks, ", "));
     return guard_->join(name, std::move(ranks), made_[name]++);
   }
 
  private:
-  static std::string join_text(const std::vector<std::int64_t>& ranks) {
-    return intarsia::join(ranks, ", ");
-  }
-
   std::mutex mutex_;
   std::shared_ptr<Guard> guard_;
   std::int64_t size_ = 0;

@@ -278,20 +278,20 @@ bool World::guarded() const { return groups_->guard() != nullptr && !groups_->in
 void World::check_value(const Mesh& mesh, std::string_view what, std::uint64_t hash,
                         std::string_view way_out) {
   if (!guarded() || mesh.highest() >= size() || !mesh.contains(rank())) return;
-  try {
-    for (const GroupRanks& group : groups_->around(mesh, rank())) {
-      groups_->guard()->check_value(group.name, group.ranks, what, hash, way_out);
-    }
-  } catch (const GuardError&) {
-    groups_->failed()->store(true);
-    throw;
+  for (const GroupRanks& group : groups_->around(mesh, rank())) {
+    groups_->guard()->check_value(group.name, group.ranks, what, hash, way_out);
   }
 }
 
 void World::check_trouble(const Mesh& mesh) {
   if (!guarded() || mesh.highest() >= size() || !mesh.contains(rank())) return;
-  for (const GroupRanks& group : groups_->around(mesh, rank())) {
-    groups_->guard()->check_trouble(group.name, group.ranks);
+  try {
+    for (const GroupRanks& group : groups_->around(mesh, rank())) {
+      groups_->guard()->check_trouble(group.name, group.ranks);
+    }
+  } catch (const GuardError&) {
+    groups_->failed()->store(true);
+    throw;
   }
 }
 
