@@ -17,6 +17,7 @@
 #include "intarsia/optim.h"             // IWYU pragma: export
 #include "intarsia/overlap.h"           // IWYU pragma: export
 #include "intarsia/pattern.h"           // IWYU pragma: export
+#include "intarsia/phase.h"             // IWYU pragma: export
 #include "intarsia/placement.h"         // IWYU pragma: export
 #include "intarsia/plan.h"              // IWYU pragma: export
 #include "intarsia/predict.h"           // IWYU pragma: export

@@ -57,14 +57,12 @@ struct LedgerTotals {
   std::uint64_t bytes = 0;
 };
 
-/// A ring of the last calls, and for each group a count and a rolling hash of its collectives.
+/// A ring of the last calls, and for each group a count of its collectives.
 /// Always on: recording costs well below a microsecond.
 ///
 /// A collective is begun once by every member and makes the calls of the backend that this member
 /// needs: one, except for permute, which sends and receives, or neither where a rank keeps its
-/// piece. The hash covers what must be equal on all members (name, dtype, reduction or root, tensor
-/// and op), not sizes, which may be uneven: equal hashes on all members mean equal sequences of
-/// these.
+/// piece. Whether all members make the same calls is for the guard to compare (docs/guard.md).
 ///
 /// THREADS: any.
 class Ledger {
@@ -76,14 +74,12 @@ class Ledger {
   std::string group_name(std::uint32_t group) const;
   std::size_t groups() const;
 
-  /// A collective of one call: counts it, mixes it into the group's hash, and records the call.
-  /// `detail`: what else all members must agree on, such as the reduction or the root.
+  /// A collective of one call: counts it, and records the call.
   void record(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
-              std::string_view detail, const Call& call, const std::source_location& where);
+              const Call& call, const std::source_location& where);
 
   /// A collective of several calls, or of none: counts it once; its calls are then added.
-  void begin(std::uint32_t group, std::string_view name, at::ScalarType dtype,
-             std::string_view detail, const Call& call);
+  void begin(std::uint32_t group);
   void add_call(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
                 const Call& call, const std::source_location& where);
 
@@ -94,9 +90,8 @@ class Ledger {
   std::vector<LedgerEntry> entries() const;
   LedgerTotals totals() const;
   LedgerTotals totals(CallKind kind) const;
-  /// Collectives and hash of one group.
+  /// The collectives of one group.
   std::uint64_t group_collectives(std::uint32_t group) const;
-  std::uint64_t group_hash(std::uint32_t group) const;
   /// The entries as text, one per line, for errors and requests.
   std::string dump(std::size_t last = 32) const;
 
@@ -104,10 +99,8 @@ class Ledger {
   struct Group {
     std::string name;
     std::uint64_t collectives = 0;
-    std::uint64_t hash = 0;
   };
   /// REQUIRES: the lock is held.
-  void count(Group& group, std::uint64_t content);
   void append(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
               const Call& call, const std::source_location& where,
               std::chrono::steady_clock::time_point now);

@@ -66,7 +66,14 @@ struct HostMemoryOptions {
   std::vector<std::int64_t> names = {};
   /// Which host this is; empty: what host_identity() says.
   std::string host = {};
+  /// What the memory is called among the open files of a process.
+  std::string label = "intarsia";
+  /// A file that keeps what is in the memory, also when all processes have ended; empty: none.
+  std::string file = {};
 };
+
+/// How much of the file of a rank comes before its memory.
+inline constexpr std::size_t kBytesBeforeMemory = 4096;
 
 /// Which processes can map each other's memory: the running kernel, its namespace of process
 /// numbers, and the user.

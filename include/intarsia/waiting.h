@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace intarsia {
 
@@ -18,5 +19,19 @@ struct AroundWaits {
 
 /// THREADS: once, before the first world is made.
 void set_around_waits(AroundWaits functions);
+
+/// What Phase (phase.h) does, for interpreters, which have scopes of their own.
+void begin_phase(std::string_view name);
+void end_phase();
+
+/// Tells the other ranks of an error that the program of this process ends with, in its own words:
+/// they quote it where they find this rank gone. Errors that C++ ends with are told without this.
+void note_error(std::string_view error);
+
+/// How long this process has made no call and begun no phase; 0 where no rank can ask. An
+/// interpreter that sees it grow looks where the program is, and notes the line for the errors of
+/// other ranks.
+double quiet_seconds();
+void note_stay(std::string_view line);
 
 }  // namespace intarsia

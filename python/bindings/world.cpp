@@ -7,7 +7,9 @@
 #include "bind.h"
 #include "intarsia/ledger.h"
 #include "intarsia/lockstep.h"
+#include "intarsia/phase.h"
 #include "intarsia/rendezvous.h"
+#include "intarsia/waiting.h"
 #include "intarsia/watch.h"
 #include "intarsia/world.h"
 
@@ -63,6 +65,46 @@ void bind_watch(py::module_& m) {
         return watch(group_name, {.name = name, .ranks = std::move(ranks)});
       },
       WithoutGil(), "group_name"_a, "name"_a, "ranks"_a);
+  m.def("describe_job", py::overload_cast<std::optional<std::int64_t>>(&describe_job), "process"_a);
+  m.def("describe_job", py::overload_cast<const std::string&>(&describe_job), "folder"_a);
+}
+
+void bind_phases(py::module_& m) {
+  py::class_<RankTimes> times(m, "RankTimes", "How long the steps of a rank take, in seconds.");
+  py::class_<RankTimes::OfPhase>(times, "OfPhase")
+      .def_readonly("phase", &RankTimes::OfPhase::phase)
+      .def_readonly("seconds", &RankTimes::OfPhase::seconds);
+  times.def_readonly("rank", &RankTimes::rank)
+      .def_readonly("steps", &RankTimes::steps)
+      .def_readonly("own", &RankTimes::own)
+      .def_readonly("waited", &RankTimes::waited)
+      .def("of", &RankTimes::of, "phase"_a)
+      .def("total", &RankTimes::total);
+  py::class_<Straggler>(m, "Straggler", "A rank that others wait for.")
+      .def_readonly("rank", &Straggler::rank)
+      .def_readonly("phase", &Straggler::phase)
+      .def_readonly("seconds", &Straggler::seconds)
+      .def_readonly("others", &Straggler::others)
+      .def_readonly("share", &Straggler::share)
+      .def("__str__", &Straggler::to_string);
+  m.def(
+      "begin_phase", [](const std::string& name) { begin_phase(name); }, "name"_a);
+  m.def("end_phase", &end_phase);
+  m.def("step_times", &step_times);
+  m.def(
+      "find_straggler",
+      [](const std::vector<RankTimes>& of_ranks, double least_share) {
+        return find_straggler(of_ranks, least_share);
+      },
+      "times"_a, "least_share"_a);
+  m.def(
+      "to_prometheus",
+      [](const std::vector<RankTimes>& of_ranks) { return to_prometheus(of_ranks); }, "times"_a);
+  m.def(
+      "note_error", [](const std::string& error) { note_error(error); }, "error"_a);
+  m.def(
+      "note_stay", [](const std::string& line) { note_stay(line); }, "line"_a);
+  m.def("quiet_seconds", &quiet_seconds);
 }
 
 void bind_ledger(py::module_& m) {
@@ -88,7 +130,6 @@ void bind_ledger(py::module_& m) {
       .def("groups", &Ledger::groups)
       .def("group_name", &Ledger::group_name, "group"_a)
       .def("group_collectives", &Ledger::group_collectives, "group"_a)
-      .def("group_hash", &Ledger::group_hash, "group"_a)
       .def("enable", &Ledger::enable, "on"_a)
       .def("entries", &Ledger::entries)
       .def("totals", [](const Ledger& self) { return self.totals(); })
@@ -156,6 +197,7 @@ void bind_world_class(py::module_& m) {
 void bind_world(py::module_& m) {
   bind_rendezvous(m);
   bind_watch(m);
+  bind_phases(m);
   bind_ledger(m);
   bind_world_class(m);
 }

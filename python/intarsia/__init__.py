@@ -2,7 +2,7 @@
 
 import torch  # loads libtorch, which the extension needs
 
-from . import _C, _compile, _patches
+from . import _C, _compile, _patches, _watch
 from ._C import (
     DType,
     Boxes,
@@ -73,6 +73,7 @@ from ._optim import (
     total_norm,
 )
 from ._parallelize import parallelize
+from ._phase import find_straggler, phase, prometheus, step_times
 from ._predict import predict, simulate
 from ._prove import Rule, add_rule, prove, prove_case
 from ._replicate import Replica, replicate
@@ -130,10 +131,11 @@ from ._tensor_parallel import (
     wanted_input,
     wanted_output,
 )
-from ._watch import watch
+from ._watch import describe_job, watch
 from ._world import close, connect, init, lockstep, mesh, world
 
 _patches.install()
 _compile.install()
+_watch.install()
 
 __all__ = [name for name in dir() if not name.startswith("_") and name != "torch"]

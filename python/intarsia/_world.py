@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 import torch.distributed
 
-from . import _C
+from . import _C, _phase
 
 MeshLike = _C.Mesh | str | Mapping[str, int] | Sequence[tuple[str, int]]
 
@@ -32,6 +32,8 @@ def connect(**options) -> _C.World:
         _world = _C.World.adopt(torch.distributed.group.WORLD.group_name, **options)
     else:
         _world = _C.World.connect(**options)
+    if _world.size() > 1:
+        _phase.install()
     return _world
 
 

@@ -1,5 +1,5 @@
-// Hashing of plain values. Hashes are the same in every process of the same build, because they
-// also enter the ledger, where ranks compare them.
+// Hashing of plain values. Hashes are the same in every process of the same build, because
+// ranks compare them (docs/guard.md).
 #pragma once
 
 #include <cstddef>

@@ -37,7 +37,7 @@ PUBLIC = {
     "boxes": "layout", "layout": "layout", "mesh": "layout", "placement": "layout",
     "tensor_type": "layout", "view": "layout",
     "between": "plan", "plan": "plan", "topology": "plan", "rule": "rules", "prove": "prove", "build": "tensor", "predict": "tensor", "communication": "tensor", "redistribute": "tensor", "tensor": "tensor",
-    "collectives": "world", "in_process": "world", "ledger": "world", "lockstep": "world", "memory": "world", "simulate": "world", "symmetric_memory": "world", "rendezvous": "world", "waiting": "world", "watch": "world", "world": "world",
+    "collectives": "world", "in_process": "world", "ledger": "world", "lockstep": "world", "memory": "world", "phase": "world", "simulate": "world", "symmetric_memory": "world", "rendezvous": "world", "waiting": "world", "watch": "world", "world": "world",
     "fully_shard": "parallel", "optim": "parallel", "overlap": "parallel", "replicate": "parallel", "state_dict": "parallel", "tensor_parallel": "parallel",
     "intarsia": "tools",
 }  # fmt: skip

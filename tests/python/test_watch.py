@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -80,6 +81,26 @@ def test_a_watched_group_can_be_adopted():
     dist.destroy_process_group()
 
 
+@on_ranks(4)
+def test_messages_are_compared():
+    dist.init_process_group("cpu:intarsia_gloo")
+    other = dist.get_rank() ^ 1
+    for tag in (0, 3, 0):
+        mine, theirs = torch.full((4,), float(dist.get_rank())), torch.empty(2, 2)
+        works = [dist.isend(mine, other, tag=tag), dist.irecv(theirs, other, tag=tag)]
+        assert all(work.wait() for work in works)
+        assert theirs.eq(other).all()
+    check_messages()
+    check_collectives()
+    dist.barrier()
+    text = "ranks disagree about call #1 of group of messages from rank 0 to rank 1 in 'default' of ranks 0, 1, 2, 3, tag 3: rank 0 makes message of"
+    if dist.get_rank() == 0:
+        refuses(RuntimeError, text, lambda: (dist.send(torch.ones(3), 1, tag=3), dist.barrier()))
+    elif dist.get_rank() == 1:
+        time.sleep(0.3)
+        refuses(RuntimeError, text, lambda: dist.recv(torch.ones(3, dtype=torch.int32), 0, tag=3))
+
+
 @on_ranks(3)
 def test_groups_that_are_there_already_are_watched_from_then_on():
     dist.init_process_group("gloo")
@@ -109,7 +130,7 @@ def run_command(*arguments):
 def test_run_passes_on_what_the_command_says():
     done = run_command("run", "--", sys.executable, "-c", "import sys; print(sys.argv[1:]); sys.exit(3)", "--", "a b")
     assert done.returncode == 3 and done.stdout == "['--', 'a b']\n", done
-    assert "usage: python -m intarsia run" in run_command().stderr and run_command("run", "--").returncode == 2
+    assert "usage: python -m intarsia run" in run_command("run").stderr and run_command().returncode == 2 and run_command("run", "--").returncode == 2
     missing = run_command("run", "--", "no-such-command")
     assert missing.returncode == 127 and "[run] no-such-command cannot be run: No such file" in missing.stderr
 

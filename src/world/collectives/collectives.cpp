@@ -43,14 +43,14 @@ Tensors alone(at::TensorList partials, const Placement& how) {
 /// makes of their groups. Unset elsewhere, where one member lives here.
 template <class Move>
 std::optional<Pending> among_hosted(const Comm& comm, CallKind kind, at::TensorList in,
-                                    std::string_view detail, const Call& call,
-                                    const std::source_location& where, const Move& move) {
+                                    const Call& call, const std::source_location& where,
+                                    const Move& move) {
   const HostedGroups* here = CommAccess::hosted(comm);
   if (here == nullptr) return std::nullopt;
   std::int64_t bytes = 0;
   for (const at::Tensor& t : in) bytes += static_cast<std::int64_t>(t.nbytes());
   here->ledger->record(here->ledger_group, kind, in.empty() ? at::kByte : in[0].scalar_type(),
-                       bytes, detail, call, where);
+                       bytes, call, where);
   const at::AutoDispatchBelowADInplaceOrView below;
   return ready(move(*here));
 }
@@ -71,7 +71,7 @@ Pending all_gather(const Comm& comm, at::TensorList pieces, std::int64_t dim,
   check_own_lengths(what, comm, pieces, d, all);
   if (n == 1) return ready(detached(pieces));
   if (auto done = among_hosted(
-          comm, CallKind::all_gather, pieces, {}, call, where,
+          comm, CallKind::all_gather, pieces, call, where,
           [&](const HostedGroups& here) { return hosted::all_gather(here, pieces, d); })) {
     return std::move(*done);
   }
@@ -114,7 +114,7 @@ Pending all_reduce(const Comm& comm, at::TensorList partials, const Placement& h
   check_reduction(what, how, type);
   if (n == 1) return ready(alone(partials, how));
   if (auto done = among_hosted(
-          comm, CallKind::all_reduce, partials, to_text(how.reduction()), call, where,
+          comm, CallKind::all_reduce, partials, call, where,
           [&](const HostedGroups& here) { return hosted::all_reduce(here, partials, how); })) {
     return std::move(*done);
   }
@@ -166,8 +166,8 @@ Pending reduce_scatter(const Comm& comm, at::TensorList partials, std::int64_t d
   check_total(what, comm, all, partials, d);
   if (n == 1) return ready(alone(partials, how));
   const LengthsOf lengths_of = [&](std::size_t m) { return of_member(comm, all, m); };
-  if (auto done = among_hosted(comm, CallKind::reduce_scatter, partials, to_text(how.reduction()),
-                               call, where, [&](const HostedGroups& here) {
+  if (auto done = among_hosted(comm, CallKind::reduce_scatter, partials, call, where,
+                               [&](const HostedGroups& here) {
                                  return hosted::reduce_scatter(here, partials, d, how, lengths_of);
                                })) {
     return std::move(*done);
@@ -215,7 +215,7 @@ Pending all_to_all(const Comm& comm, at::TensorList pieces, std::int64_t split_d
   if (s != j) check_own_lengths(what, comm, pieces, j, joins);
   if (comm.size() == 1) return ready(detached(pieces));
   const LengthsOf splits_of = [&](std::size_t m) { return of_member(comm, splits, m); };
-  if (auto done = among_hosted(comm, CallKind::all_to_all, pieces, {}, call, where,
+  if (auto done = among_hosted(comm, CallKind::all_to_all, pieces, call, where,
                                [&](const HostedGroups& here) {
                                  return hosted::all_to_all(here, pieces, s, j, splits_of);
                                })) {
@@ -262,7 +262,7 @@ Pending broadcast(const Comm& comm, at::TensorList tensors, std::int64_t root, c
   }
   if (tensors.empty() || comm.size() == 1) return ready(detached(tensors));
   if (auto done = among_hosted(
-          comm, CallKind::broadcast, tensors, concat(root), call, where,
+          comm, CallKind::broadcast, tensors, call, where,
           [&](const HostedGroups& here) { return hosted::broadcast(here, tensors, root); })) {
     return std::move(*done);
   }
@@ -297,7 +297,7 @@ Pending permute(const Comm& comm, at::TensorList pieces, std::span<const std::in
   }
   if (pieces.empty() || comm.size() == 1) return ready(detached(pieces));
   if (auto done = among_hosted(
-          comm, CallKind::send, pieces, join(to), call, where,
+          comm, CallKind::send, pieces, call, where,
           [&](const HostedGroups& here) { return hosted::permute(here, pieces, to); })) {
     return std::move(*done);
   }
@@ -312,7 +312,7 @@ Pending permute(const Comm& comm, at::TensorList pieces, std::span<const std::in
 
 void barrier(const Comm& comm, const Call& call, Where where) {
   if (comm.members().empty() || comm.size() == 1) return;
-  if (among_hosted(comm, CallKind::barrier, {}, {}, call, where,
+  if (among_hosted(comm, CallKind::barrier, {}, call, where,
                    [](const HostedGroups&) { return Tensors(); })) {
     return;
   }

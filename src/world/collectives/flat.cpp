@@ -20,7 +20,7 @@ Pending alone(const Exchange& x) {
 void record(const HostedGroups& here, CallKind kind, const Tensors& in, CallSite site) {
   std::int64_t sum = 0;
   for (const at::Tensor& t : in) sum += static_cast<std::int64_t>(t.nbytes());
-  here.ledger->record(here.ledger_group, kind, in[0].scalar_type(), sum, {}, site.call, site.where);
+  here.ledger->record(here.ledger_group, kind, in[0].scalar_type(), sum, site.call, site.where);
 }
 
 Pending started(std::string_view what, Works works, Exchange exchange) {

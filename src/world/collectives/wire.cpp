@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "world/guard/guarded_wait.h"
+#include "world/guard/program.h"
 #include "world/transport/away.h"
 #include "world/transport/backends.h"
 #include "world/transport/c10d_reductions.h"
@@ -75,7 +76,7 @@ template <class Start>
 Works Wire::call(CallKind kind, const at::Tensor& payload, at::ScalarType dtype, CallSite site,
                  const Start& backend_call, std::string_view detail) {
   const std::int64_t bytes = bytes_of(payload);
-  ledger_->record(group_, kind, dtype, bytes, detail, site.call, site.where);
+  ledger_->record(group_, kind, dtype, bytes, site.call, site.where);
   const std::uint64_t number =
       enter(to_text(kind), dtype, has_equal_bytes(kind) ? bytes : 0, detail, site.call);
   Works works = start(kind, backend_call, number);
@@ -161,7 +162,7 @@ Works Wire::broadcast(const at::Tensor& inout, std::int64_t root, at::ScalarType
 Works Wire::permute(const at::Tensor& out, const at::Tensor& in, const Counts& to,
                     at::ScalarType dtype, CallSite site) {
   const std::string pairs = join(to);
-  ledger_->begin(group_, "permute", dtype, pairs, site.call);
+  ledger_->begin(group_);
   const std::uint64_t number = enter("permute", dtype, 0, pairs, site.call);
   const std::int64_t me = backend_->getRank();
   const std::int64_t target = to[static_cast<std::size_t>(me)];
@@ -229,6 +230,7 @@ void wait_guarded(const Works& works, c10d::Work& work) {
 void wait_for(const Works& works, std::string_view what) {
   const Away away;
   if (works.list.empty()) return;
+  const Waiting waiting;
   WireContext& context = *works.context;
   if (context.forks != forks()) {
     fail_in_fork(concat("the ", what, " over group ", context.group));

@@ -1,7 +1,6 @@
 #include "world/guard/board.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace intarsia {
 namespace {
@@ -28,20 +27,20 @@ std::optional<std::uint64_t> Board::Group::history(std::uint64_t number) const {
   return history;
 }
 
-std::string Board::Group::Text::read(std::uint64_t of_call) const {
-  const std::uint64_t before = number.load(std::memory_order_acquire);
-  std::string out = intarsia::read(words);
+std::string Board::Note::read(std::uint64_t number) const {
+  const std::uint64_t before = number_.load(std::memory_order_acquire);
+  std::string out = intarsia::read(text_);
   std::atomic_thread_fence(std::memory_order_acquire);
-  const std::uint64_t after = number.load(std::memory_order_relaxed);
-  if (before != of_call + 1 || after != of_call + 1) return {};
+  const std::uint64_t after = number_.load(std::memory_order_relaxed);
+  if (before != number + 1 || after != number + 1) return {};
   return out;
 }
 
-void Board::Group::Text::write(std::uint64_t of_call, std::string_view text) {
-  number.store(0, std::memory_order_relaxed);
+void Board::Note::write(std::uint64_t number, std::string_view text) {
+  number_.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  intarsia::write(words, text);
-  number.store(of_call + 1, std::memory_order_release);
+  intarsia::write(text_, text);
+  number_.store(number + 1, std::memory_order_release);
 }
 
 std::string Board::Group::words(std::uint64_t number) const {
@@ -64,8 +63,8 @@ void Board::remove(Group& group) {
   const auto place = static_cast<std::size_t>(&group - groups_.data());
   keys_[place].store(0, std::memory_order_release);
   for (auto& hash : group.hashes_) hash.number.store(0, std::memory_order_release);
-  for (auto& text : group.texts_) text.number.store(0, std::memory_order_release);
-  group.line_.number.store(0, std::memory_order_release);
+  for (Note& text : group.texts_) text.clear();
+  group.line_.clear();
   group.calls_.store(0, std::memory_order_release);
   group.reached_.store(0, std::memory_order_release);
 }
@@ -77,8 +76,7 @@ void Board::note(Group& group, std::uint64_t number, std::uint64_t history,
   hash.number.store(0, std::memory_order_relaxed);
   hash.history.store(history, std::memory_order_release);
   hash.number.store(number + 1, std::memory_order_release);
-  group.since_.store(std::chrono::steady_clock::now().time_since_epoch().count(),
-                     std::memory_order_relaxed);
+  group.since_.store(nanoseconds_now(), std::memory_order_relaxed);
   last_.store(static_cast<std::uint64_t>(&group - groups_.data()) + 1, std::memory_order_relaxed);
   group.calls_.store(number + 1, std::memory_order_release);
   // Of two ranks that note at the same time, one sees the note of the other.
@@ -145,6 +143,30 @@ void Board::tell(std::string_view trouble) {
 
 std::string Board::trouble() const {
   return in_trouble_.load() == 0 ? std::string() : read(trouble_);
+}
+
+void Board::sign(std::int64_t rank, std::int64_t size, std::int64_t process, std::uint64_t job) {
+  rank_ = rank;
+  size_ = size;
+  process_ = process;
+  job_ = job;
+  mark_ = kMark;
+}
+
+void Board::note_error(std::string_view error) { error_.write(0, error); }
+
+std::string Board::error() const { return error_.read(0); }
+
+void Board::note_stay(std::string_view line, std::int64_t now) {
+  stay_.write(0, line);
+  stayed_at_.store(now, std::memory_order_relaxed);
+}
+
+std::string Board::stay() const { return stay_.read(0); }
+
+std::int64_t Board::last_news() const {
+  const Group* group = last();
+  return std::max(times_.since(), group == nullptr ? 0 : group->since());
 }
 
 }  // namespace intarsia

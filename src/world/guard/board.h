@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "world/guard/times.h"
+
 namespace intarsia {
 
 /// The last calls of one rank, in memory that starts as zeros and that other processes read while
@@ -23,6 +25,19 @@ class Board {
   static constexpr std::size_t kTexts = 8;      // of a group, of which the words are kept
   static constexpr std::size_t kValues = 1024;  // that must be equal on several ranks
   static constexpr std::size_t kHad = 512;      // values that were had
+
+  /// A text that belongs to a number, such as that of a call.
+  class Note {
+   public:
+    /// Empty if it belongs to another number, or is being written.
+    std::string read(std::uint64_t number) const;
+    void write(std::uint64_t number, std::string_view text);
+    void clear() { number_.store(0, std::memory_order_release); }
+
+   private:
+    std::atomic<std::uint64_t> number_;  // counted from 1, so that zero is none
+    std::array<char, 248> text_;
+  };
 
   /// The calls of this rank over one group.
   class Group {
@@ -47,20 +62,13 @@ class Board {
       std::atomic<std::uint64_t> number;  // counted from 1, so that zero is none
       std::atomic<std::uint64_t> history;
     };
-    struct Text {
-      std::atomic<std::uint64_t> number;
-      std::array<char, 248> words;
-
-      std::string read(std::uint64_t of_call) const;
-      void write(std::uint64_t of_call, std::string_view text);
-    };
     std::atomic<std::uint64_t> reached_;
     std::atomic<std::uint64_t> calls_;
     std::atomic<std::int64_t> since_;
     std::array<char, 112> name_;
     std::array<Hash, kCalls> hashes_;
-    std::array<Text, kTexts> texts_;
-    Text line_;
+    std::array<Note, kTexts> texts_;
+    Note line_;
   };
 
   /// A group that is noted from now on; null if there are too many. REQUIRES: one thread at a time.
@@ -87,6 +95,10 @@ class Board {
   const Group* find(std::uint64_t key, std::size_t& place) const;
   /// The group at a place, whichever that is.
   const Group& at(std::size_t place) const { return groups_[place]; }
+  /// The same, if it is one that is noted; else null.
+  const Group* group_at(std::size_t place) const {
+    return keys_[place].load(std::memory_order_acquire) == 0 ? nullptr : &groups_[place];
+  }
   /// The group of the last call; null before the first.
   const Group* last() const;
 
@@ -94,16 +106,48 @@ class Board {
   void tell(std::string_view trouble);
   std::string trouble() const;
 
+  /// Whose board it is. Written once, before others see it.
+  void sign(std::int64_t rank, std::int64_t size, std::int64_t process, std::uint64_t job);
+  bool is_signed() const { return mark_ == kMark; }
+  std::int64_t rank() const { return rank_; }
+  std::int64_t size() const { return size_; }
+  std::int64_t process() const { return process_; }
+  /// The same for all ranks of a guard, and for no others.
+  std::uint64_t job() const { return job_; }
+  /// The last error that nobody caught, in the words of the program; empty if there was none.
+  void note_error(std::string_view error);
+  std::string error() const;
+  /// Where the program is while it makes no call: a line, and when it was there.
+  void note_stay(std::string_view line, std::int64_t now);
+  std::string stay() const;
+  std::int64_t stayed_at() const { return stayed_at_.load(std::memory_order_relaxed); }
+  /// When the rank last made a call or began a phase, in nanoseconds of the steady clock; 0 if it
+  /// never did.
+  std::int64_t last_news() const;
+  Times& times() { return times_; }
+  const Times& times() const { return times_; }
+
  private:
   struct Value {
     std::atomic<std::uint64_t> key;
     std::atomic<std::uint64_t> hash;
   };
+  static constexpr std::uint64_t kMark = 0x1a7a2511'00000000 + kGroups;  // a board of this build
+  // Who reads a board from outside begins here.
+  std::uint64_t mark_;
+  std::int64_t rank_;
+  std::int64_t size_;
+  std::int64_t process_;
+  std::uint64_t job_;
   // Apart from the groups, so that looking for one reads little.
   std::array<std::atomic<std::uint64_t>, kGroups> keys_;
   std::atomic<std::uint64_t> last_;  // its place, counted from 1
   std::atomic<std::uint32_t> in_trouble_;
   std::array<char, 1500> trouble_;
+  Note error_;
+  Note stay_;
+  std::atomic<std::int64_t> stayed_at_;
+  Times times_;
   std::array<Value, kValues> values_;
   std::atomic<std::uint64_t> had_so_far_;
   std::array<Value, kHad> had_;

@@ -1,18 +1,24 @@
 #include "world/guard/guard.h"
 
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
+#include <iostream>
 #include <map>
+#include <random>
 #include <thread>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/hash.h"
 #include "base/text.h"
+#include "world/guard/program.h"
+#include "world/guard/report.h"
 #include "world/transport/away.h"
 
 namespace intarsia {
@@ -22,21 +28,40 @@ constexpr std::string_view kWhere = "guard";
 constexpr std::chrono::milliseconds kPatience{500};  // once something is wrong
 constexpr std::chrono::milliseconds kBreath{10};
 
-bool is_off() {
-  const char* value = std::getenv("INTARSIA_GUARD");
-  return value != nullptr && std::string_view(value) == "off";
+std::string_view setting(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string_view() : value;
 }
 
-/// Whether rank 0 wants a guard: a rank that decided for itself would be waited for by the others.
-bool wanted(c10d::Store& store, int rank) {
-  constexpr const char* kKey = "wanted";
-  if (rank == 0) store.set(kKey, std::vector<std::uint8_t>{static_cast<std::uint8_t>(!is_off())});
-  return store.get(kKey).at(0) == 1;
+bool is_off() { return setting("INTARSIA_GUARD") == "off"; }
+
+/// A file in INTARSIA_GUARD_DIR, so that the board is still there when all processes have ended;
+/// empty if that is not set, or no folder that can be written to.
+std::string file_of_board(int rank) {
+  const std::string folder(setting("INTARSIA_GUARD_DIR"));
+  if (folder.empty()) return {};
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error || ::access(folder.c_str(), W_OK) != 0) {
+    TORCH_WARN_ONCE("the guard keeps no files: INTARSIA_GUARD_DIR=", folder,
+                    " cannot be written to");
+    return {};
+  }
+  return concat(folder, "/rank", rank, ".board");
 }
 
-/// `rank 2`, `ranks 0, 1, 3`
-std::string ranks_text(const std::vector<std::int64_t>& ranks) {
-  return concat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "));
+/// A number for this guard, if rank 0 wants one; else 0: a rank that decided for itself would be
+/// waited for by the others.
+std::uint64_t agree_on_job(c10d::Store& store, int rank) {
+  constexpr const char* kKey = "job";
+  if (rank == 0) {
+    std::random_device random;
+    const std::uint64_t job = is_off() ? 0 : (std::uint64_t{random()} << 32 | random()) | 1;
+    const std::string text = std::to_string(job);
+    store.set(kKey, std::vector<std::uint8_t>(text.begin(), text.end()));
+  }
+  const std::vector<std::uint8_t> text = store.get(kKey);
+  return std::stoull(std::string(text.begin(), text.end()));
 }
 
 /// Ranks that have the same history.
@@ -68,18 +93,29 @@ std::vector<Camp> camps_in(const NotesByRank& notes, std::uint64_t number) {
 
 }  // namespace
 
-Guard::Guard(std::unique_ptr<SymmetricMemory> memory) : memory_(std::move(memory)) {}
+Guard::Guard(std::unique_ptr<SymmetricMemory> memory, std::uint64_t job)
+    : memory_(std::move(memory)) {
+  mine().sign(memory_->rank(), memory_->size(), ::getpid(), job);
+  BoardsOfGuard boards{.mine = &mine()};
+  for (int rank = 0; rank < memory_->size(); ++rank) boards.all.push_back(board(rank));
+  Program::instance().add(std::move(boards));
+}
+
+Guard::~Guard() { Program::instance().remove(mine()); }
 
 std::shared_ptr<Guard> Guard::make(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                    std::chrono::milliseconds timeout) {
   if (size == 1 || !store) return nullptr;
   const auto own = c10::make_intrusive<c10d::PrefixStore>("intarsia/guard", store);
-  if (!wanted(*own, rank)) return nullptr;
+  const std::uint64_t job = agree_on_job(*own, rank);
+  if (job == 0) return nullptr;
   try {
-    auto memory = make_host_memory(own, rank, size, sizeof(Board), {timeout});
+    auto memory = make_host_memory(
+        own, rank, size, sizeof(Board),
+        {.timeout = timeout, .label = "intarsia-guard", .file = file_of_board(rank)});
     if (!memory) return nullptr;
     memory->reserve(0, sizeof(Board));
-    return std::make_shared<Guard>(std::move(memory));
+    return std::make_shared<Guard>(std::move(memory), job);
   } catch (const Error& error) {
     // All ranks come here: who cannot reach a board ends its own, for which the others wait.
     TORCH_WARN_ONCE("the calls of ranks are not compared: ", error.what());
@@ -188,8 +224,18 @@ void Guard::check_trouble(const std::string& group, const std::vector<std::int64
   }
 }
 
+std::string Guard::why_gone(std::int64_t rank) const {
+  const std::string why = memory_->why_gone(static_cast<int>(rank));
+  const std::string error = why.empty() ? std::string() : board(rank)->error();
+  return error.empty() ? why : concat(why, "; its last error was: ", error);
+}
+
 void Guard::raise(const std::string& trouble) {
   mine().tell(trouble);
+  if (setting("INTARSIA_GUARD_ACTION") == "abort") {
+    std::cerr << concat("[guard] rank ", memory_->rank(), " ends: ", trouble, '\n') << std::flush;
+    std::abort();
+  }
   fail<GuardError>(kWhere, trouble);
 }
 
@@ -205,11 +251,17 @@ GuardedGroup::GuardedGroup(std::shared_ptr<Guard> guard, std::string name, std::
       name_(std::move(name)),
       title_(std::move(title)),
       key_(hash_text(title_)),
+      members_(std::move(members)),
       me_(guard_->memory_->rank()),
-      others_(members.size() - 1),
+      others_(members_.size() - 1),
+      mine_(guard_->mine()),
       notes_(notes) {
-  std::erase(members, me_);
-  for (std::size_t i = 0; i < others_.size(); ++i) others_[i].rank = members[i];
+  auto other = others_.begin();
+  for (const std::int64_t rank : members_) {
+    if (rank == me_) continue;
+    other->rank = rank;
+    (other++)->board = guard_->board(rank);
+  }
 }
 
 GuardedGroup::~GuardedGroup() {
@@ -222,9 +274,18 @@ GuardedGroup::~GuardedGroup() {
   if (!guard_->closed_) guard_->mine().remove(notes_);
 }
 
+std::shared_ptr<GuardedGroup> GuardedGroup::messages(std::size_t from, std::size_t to,
+                                                     int tag) const {
+  const std::int64_t sends = members_.at(from);
+  const std::int64_t receives = members_.at(to);
+  std::string name = concat("of messages from rank ", sends, " to rank ", receives, " in ", title_);
+  if (tag != 0) name += concat(", tag ", tag);
+  return guard_->join(name, {sends, receives});
+}
+
 const Board::Group* GuardedGroup::notes_of(const Member& member) const {
   std::size_t place = member.place.load(std::memory_order_relaxed);
-  const Board::Group* notes = guard_->board(member.rank)->find(key_, place);
+  const Board::Group* notes = member.board->find(key_, place);
   member.place.store(place, std::memory_order_relaxed);
   return notes;
 }
@@ -242,7 +303,7 @@ void GuardedGroup::settle_doubts(std::uint64_t next) const {
 
 std::uint64_t GuardedGroup::enter(const GuardedCall& call) {
   const std::uint64_t next = notes_.calls();
-  guard_->mine().note_reached(notes_, next);
+  mine_.note_reached(notes_, next);
   if (guard_->doubts_.load(std::memory_order_relaxed) != 0) settle_doubts(next);
   std::unique_lock lock(mutex_);
   const std::uint64_t number = calls_++;
@@ -256,7 +317,7 @@ std::uint64_t GuardedGroup::enter(const GuardedCall& call) {
     words_.append(", ").append(digits.data(), end).append(" bytes");
   }
   if (!call.where.empty()) words_.append(" in ").append(call.where);
-  guard_->mine().note(notes_, number, history_, words_);
+  mine_.note(notes_, number, history_, words_);
   lock.unlock();
   compare(number);
   return number;
@@ -269,7 +330,7 @@ void GuardedGroup::compare(std::uint64_t number) const {
     // Where it was last seen. The same hash is that of the same group, so that nothing else is
     // read.
     const std::size_t place = other.place.load(std::memory_order_relaxed);
-    if (guard_->board(other.rank)->at(place).history(number) == mine) continue;
+    if (other.board->at(place).history(number) == mine) continue;
     const Board::Group* notes = notes_of(other);
     if (notes == nullptr) continue;
     const auto theirs = notes->history(number);
@@ -286,7 +347,7 @@ void GuardedGroup::look(std::uint64_t number) const {
   const std::string absent = missing(number);
   for (const Member& other : others_) {
     // Asked before the notes, so that a call it made before it ended is not missed.
-    const std::string gone = guard_->memory_->why_gone(static_cast<int>(other.rank));
+    const std::string gone = guard_->why_gone(other.rank);
     const Board::Group* notes = notes_of(other);
     if (notes != nullptr && notes->calls() > number) {
       // A rank may end once all it has to send is sent, but not die: those who are still to come
@@ -296,23 +357,23 @@ void GuardedGroup::look(std::uint64_t number) const {
       }
       continue;
     }
-    const std::string trouble = guard_->board(other.rank)->trouble();
+    const std::string trouble = other.board->trouble();
     if (!trouble.empty()) guard_->raise(trouble);
     if (!gone.empty()) guard_->raise(concat(gone, "; ", missing(number)));
   }
 }
 
 void GuardedGroup::note_line(std::uint64_t number, std::string_view line) const {
-  if (!line.empty()) guard_->mine().note_line(notes_, number, line);
+  if (!line.empty()) mine_.note_line(notes_, number, line);
 }
 
 void GuardedGroup::meet(std::chrono::milliseconds timeout) const {
   const auto begin = std::chrono::steady_clock::now();
   for (const Member& other : others_) {
     while (notes_of(other) == nullptr) {
-      const std::string trouble = guard_->board(other.rank)->trouble();
+      const std::string trouble = other.board->trouble();
       if (!trouble.empty()) guard_->raise(trouble);
-      const std::string gone = guard_->memory_->why_gone(static_cast<int>(other.rank));
+      const std::string gone = guard_->why_gone(other.rank);
       const auto waited = std::chrono::steady_clock::now() - begin;
       if (gone.empty() && waited < timeout) {
         std::this_thread::sleep_for(waited < kBreath ? std::chrono::microseconds(50) : kBreath / 4);
@@ -321,7 +382,7 @@ void GuardedGroup::meet(std::chrono::milliseconds timeout) const {
       if (notes_of(other) != nullptr) break;  // it came before it went
       const std::string why = !gone.empty() ? gone : concat("waited ", timeout.count(), " ms");
       guard_->raise(concat(why, "; rank ", other.rank, " never came to make group ", title_,
-                           ", which all its members use: ", last_call_of(other.rank)));
+                           ", which all its members use: ", last_call_of(*other.board)));
     }
   }
 }
@@ -333,12 +394,12 @@ void GuardedGroup::explain(std::uint64_t number) const {
     look(number);
     const std::string absent = missing(number);
     for (const Member& other : others_) {
-      const std::string gone = guard_->memory_->why_gone(static_cast<int>(other.rank));
-      const std::string trouble = guard_->board(other.rank)->trouble();
+      const std::string gone = guard_->why_gone(other.rank);
+      const std::string trouble = other.board->trouble();
       if (!trouble.empty()) guard_->raise(trouble);
       // Where one never came, those who came have ended for the same reason as this one will.
       if (!gone.empty() && absent.empty())
-        guard_->raise(concat(gone, "; ", last_call_of(other.rank)));
+        guard_->raise(concat(gone, "; ", last_call_of(*other.board)));
     }
     std::this_thread::sleep_for(kBreath);
   } while (std::chrono::steady_clock::now() - begin < kPatience);
@@ -392,16 +453,24 @@ std::string GuardedGroup::disagreement(std::uint64_t number) const {
          "a value, such as item(): is something done on one rank only, or with other sizes there?";
 }
 
-std::string GuardedGroup::last_call_of(std::int64_t rank) const {
-  const Board::Group* last = guard_->board(rank)->last();
-  if (last == nullptr || last->calls() == 0) return "it has made no call yet";
-  const std::uint64_t number = last->calls() - 1;
-  const std::string line = last->line(number);
-  const auto ago =
-      std::chrono::steady_clock::now().time_since_epoch() - std::chrono::nanoseconds(last->since());
-  return concat("its last call was #", number, " of group ", last->name(), ", ",
-                last->words(number), line.empty() ? "" : " at ", line, ", ",
-                std::chrono::duration_cast<std::chrono::seconds>(ago).count(), " s ago");
+void GuardedGroup::give_notice(std::uint64_t number, std::chrono::seconds waited) const {
+  std::vector<std::int64_t> waiting{me_};
+  for (const Member& other : others_) {
+    const Board::Group* notes = notes_of(other);
+    if (notes != nullptr && notes->calls() > number) waiting.push_back(other.rank);
+  }
+  std::sort(waiting.begin(), waiting.end());
+  if (waiting.front() != me_) return;
+  const std::string absent = missing(number);
+  const std::string line = notes_.line(number);
+  std::cerr << concat("[guard] ", ranks_text(waiting), waiting.size() == 1 ? " waits" : " wait",
+                      " since ", waited.count(), " s", line.empty() ? "" : " at ", line, ": ",
+                      absent.empty()
+                          ? concat("all have made call #", number, " of group ", title_, ", ",
+                                   notes_.words(number), ", and the backend has not ended it")
+                          : absent,
+                      '\n')
+            << std::flush;
 }
 
 std::string GuardedGroup::missing(std::uint64_t number) const {
@@ -411,7 +480,7 @@ std::string GuardedGroup::missing(std::uint64_t number) const {
     if (notes != nullptr && notes->calls() > number) continue;
     text +=
         concat(text.empty() ? "" : "; ", "rank ", other.rank, " never came to call #", number,
-               " of group ", title_, ", ", notes_.words(number), ": ", last_call_of(other.rank));
+               " of group ", title_, ", ", notes_.words(number), ": ", last_call_of(*other.board));
   }
   return text;
 }

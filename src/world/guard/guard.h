@@ -49,7 +49,11 @@ class Guard : public std::enable_shared_from_this<Guard> {
   /// ranks of the world. `store`: with keys of this world only.
   static std::shared_ptr<Guard> make(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                      int size, std::chrono::milliseconds timeout);
-  explicit Guard(std::unique_ptr<SymmetricMemory> memory);
+  /// `job`: the same on all its ranks, and for no other guard.
+  Guard(std::unique_ptr<SymmetricMemory> memory, std::uint64_t job);
+  ~Guard();
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
 
   /// A group whose calls are compared from now on. `name`: the same on all members. `members`:
   /// ranks of the world. `before`: how many groups there were of this name. Null if there are too
@@ -88,11 +92,11 @@ class Guard : public std::enable_shared_from_this<Guard> {
   };
   /// How the ranks of a group know that they are at the same place of a program.
   struct Clock {
-    const GuardedGroup* group = nullptr;           // null: not joined
-    bool left = false;                             // not joined any more: others may still be
-    std::uint64_t place = 0;                       // changes with each call of the group
-    std::map<std::uint64_t, std::uint64_t> asked;  // since then, by what
-    std::vector<Doubt> doubts;
+    const GuardedGroup* group = nullptr;                // null: not joined
+    bool left = false;                                  // not joined any more: others may still be
+    std::uint64_t place = 0;                            // changes with each call of the group
+    std::map<std::uint64_t, std::uint64_t> asked = {};  // since then, by what
+    std::vector<Doubt> doubts = {};
   };
   /// Where this rank is asked about a value; the same on all ranks that are here.
   struct Place {
@@ -110,8 +114,10 @@ class Guard : public std::enable_shared_from_this<Guard> {
   /// a while. GuardError if one was right.
   void settle_doubts(const std::string& group, std::chrono::milliseconds patience,
                      const std::function<bool(std::int64_t rank)>& is_here);
-  /// Tells the others, and throws.
+  /// Tells the others, and throws; or ends the process, if INTARSIA_GUARD_ACTION=abort.
   [[noreturn]] void raise(const std::string& trouble);
+  /// Why a rank will make no more calls, with its last error; empty while all is well.
+  std::string why_gone(std::int64_t rank) const;
   Board& mine() { return *board(memory_->rank()); }
   Board* board(std::int64_t rank) const {
     return reinterpret_cast<Board*>(memory_->at(static_cast<int>(rank)));
@@ -138,6 +144,10 @@ class GuardedGroup {
   /// who has ended, or who was told of a fault.
   void meet(std::chrono::milliseconds timeout) const;
 
+  /// The messages that one member sends to another: a group of these two, in which each notes them.
+  /// `from`, `to`: their places in this group. Null if there are too many groups.
+  std::shared_ptr<GuardedGroup> messages(std::size_t from, std::size_t to, int tag) const;
+
   /// Notes a call that this rank is about to make, and gives its number, counted from 0 on.
   /// GuardError if a member made another.
   std::uint64_t enter(const GuardedCall& call);
@@ -152,6 +162,8 @@ class GuardedGroup {
   void explain(std::uint64_t number) const;
   /// Who has not made a call, and what they did last; empty if all have.
   std::string missing(std::uint64_t number) const;
+  /// Prints who keeps the others waiting in a call; once for all that wait.
+  void give_notice(std::uint64_t number, std::chrono::seconds waited) const;
   /// Notes which line of the user's program waits for a call, for the errors of others.
   void note_line(std::uint64_t number, std::string_view line) const;
 
@@ -159,6 +171,7 @@ class GuardedGroup {
   friend class Guard;
   struct Member {
     std::int64_t rank = 0;
+    const Board* board = nullptr;
     mutable std::atomic<std::size_t> place = 0;  // of the group on its board, when last seen
   };
   const Board::Group* notes_of(const Member& member) const;
@@ -169,14 +182,15 @@ class GuardedGroup {
   std::uint64_t first_difference(std::uint64_t number) const;
   /// Waits a moment for the others to make a call, and to note their lines where this rank has.
   void wait_for_others(std::uint64_t number) const;
-  std::string last_call_of(std::int64_t rank) const;
 
   std::shared_ptr<Guard> guard_;
   std::string name_;
   std::string title_;
   std::uint64_t key_;
+  std::vector<std::int64_t> members_;
   std::int64_t me_;
   std::vector<Member> others_;
+  Board& mine_;
   Board::Group& notes_;
   std::mutex mutex_;
   std::uint64_t calls_ = 0;

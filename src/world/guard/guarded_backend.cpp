@@ -3,14 +3,18 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <functional>
 #include <list>
+#include <map>
 #include <thread>
 
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "world/guard/guarded_wait.h"
+#include "world/guard/program.h"
 #include "world/transport/away.h"
 #include "world/transport/error_text.h"
 
@@ -93,6 +97,8 @@ struct Made {
   GroupPtr group;
   std::uint64_t number = 0;
   std::string name;
+  std::uint64_t event = 0;  // for the times of the program
+  std::int64_t begin = 0;
 
   /// Throws what the guard knows of the call, which failed, or what the backend says of it.
   [[noreturn]] void explain(const std::exception_ptr& why) const {
@@ -123,6 +129,7 @@ class Outcome {
     }
     try {
       call_.group->compare(call_.number);
+      Program::instance().ended(call_.event, call_.begin);
       if (!is_told_.exchange(true)) told_->markCompleted(inner.value());
     } catch (const GuardError&) {
       fail(std::current_exception());
@@ -162,11 +169,13 @@ class Outcome {
 
 class GuardedWork final : public c10d::Work {
  public:
-  GuardedWork(WorkPtr inner, Made call, std::shared_ptr<Lookout> lookout)
+  /// `in_slices`: a wait may end before the call does, and begin again.
+  GuardedWork(WorkPtr inner, Made call, std::shared_ptr<Lookout> lookout, bool in_slices)
       : c10d::Work(-1, inner->retrieveOpType()),
         inner_(std::move(inner)),
         call_(std::move(call)),
-        lookout_(std::move(lookout)) {}
+        lookout_(std::move(lookout)),
+        in_slices_(in_slices) {}
 
   bool isCompleted() override { return inner_->isCompleted(); }
   bool isSuccess() const override { return inner_->isSuccess(); }
@@ -182,8 +191,13 @@ class GuardedWork final : public c10d::Work {
 
   bool wait(std::chrono::milliseconds limit) override {
     const Away away;
+    const Waiting waiting;
     try {
-      wait_in_slices(*inner_, *call_.group, call_.number, limit);
+      if (in_slices_) {
+        wait_in_slices(*inner_, *call_.group, call_.number, limit);
+      } else {
+        inner_->wait(limit);
+      }
       call_.group->compare(call_.number);
     } catch (const GuardError&) {
       throw;
@@ -209,6 +223,7 @@ class GuardedWork final : public c10d::Work {
   WorkPtr inner_;
   Made call_;
   std::shared_ptr<Lookout> lookout_;
+  bool in_slices_;
 };
 
 /// What must be equal of tensors: `Float [8, 4]`, `Float [8], Long [2, 2]`
@@ -341,6 +356,15 @@ class GuardedBackend final : public c10d::Backend {
     return call("barrier", "", [&] { return inner_->barrier(o); });
   }
 
+  WorkPtr send(Tensors& t, int to, int tag) override {
+    return message("send", {getRank(), to, tag}, t, [&] { return inner_->send(t, to, tag); });
+  }
+  WorkPtr recv(Tensors& t, int from, int tag) override {
+    const auto receive = [&] { return inner_->recv(t, from, tag); };
+    if (receives_from_any_) return receive();
+    return message("recv", {from, getRank(), tag}, t, receive);
+  }
+
   // ---- what passes as it is --------------------------------------------------------------------
   const std::string getBackendName() const override { return inner_->getBackendName(); }
   c10::intrusive_ptr<Options> getBackendOptions() override { return inner_->getBackendOptions(); }
@@ -358,9 +382,11 @@ class GuardedBackend final : public c10d::Backend {
   }
   void setSequenceNumberForGroup() override { inner_->setSequenceNumberForGroup(); }
   std::uint64_t getSequenceNumberForGroup() override { return inner_->getSequenceNumberForGroup(); }
-  WorkPtr send(Tensors& t, int to, int tag) override { return inner_->send(t, to, tag); }
-  WorkPtr recv(Tensors& t, int from, int tag) override { return inner_->recv(t, from, tag); }
-  WorkPtr recvAnysource(Tensors& t, int tag) override { return inner_->recvAnysource(t, tag); }
+  // Who sends is known only afterwards.
+  WorkPtr recvAnysource(Tensors& t, int tag) override {
+    receives_from_any_ = true;
+    return inner_->recvAnysource(t, tag);
+  }
   void registerOnCompletionHook(
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override {
     inner_->registerOnCompletionHook(std::move(hook));
@@ -388,22 +414,53 @@ class GuardedBackend final : public c10d::Backend {
   void shutdown() override { inner_->shutdown(); }
 
  private:
-  /// Notes the call, compares it, and makes it. `of`: what else must be equal.
+  /// Messages of one kind: from, to, tag.
+  using Way = std::array<int, 3>;
+
+  /// Notes a collective, compares it, and makes it. `of`: what else must be equal.
   template <class Start>
   WorkPtr call(std::string_view name, const std::string& of, const Start& start) {
+    const std::string what = concat(name, of);
+    return call(group_, name, {what}, start, /*in_slices=*/true);
+  }
+
+  template <class Start>
+  WorkPtr call(const GroupPtr& group, std::string_view name, const GuardedCall& what,
+               const Start& start, bool in_slices) {
     std::uint64_t number = 0;
     {
       const Away away;  // telling who is wrong may take a moment
-      number = group_->enter({concat(name, of)});
+      number = group->enter(what);
     }
     WorkPtr work = start();
     if (!work) return work;
-    return c10::make_intrusive<GuardedWork>(std::move(work),
-                                            Made{group_, number, std::string(name)}, lookout_);
+    Made made{group, number, std::string(name), Program::instance().begin_call(),
+              nanoseconds_now()};
+    return c10::make_intrusive<GuardedWork>(std::move(work), std::move(made), lookout_, in_slices);
+  }
+
+  /// Notes one side of a message. Sizes may differ where they hold equally much.
+  template <class Start>
+  WorkPtr message(std::string_view name, Way way, const Tensors& t, const Start& start) {
+    const auto [from, to, tag] = way;
+    // What the backend itself refuses, it refuses in its words.
+    if (t.size() != 1 || from == to || std::min(from, to) < 0 || std::max(from, to) >= getSize()) {
+      return start();
+    }
+    GroupPtr& group = messages_[way];
+    if (!group) {
+      group = group_->messages(static_cast<std::size_t>(from), static_cast<std::size_t>(to), tag);
+    }
+    if (!group) return start();
+    const std::string what = concat("message of ", dtypes_of(t));
+    const auto bytes = static_cast<std::int64_t>(t[0].nbytes());
+    return call(group, name, {what, bytes}, start, /*in_slices=*/false);
   }
 
   c10::intrusive_ptr<c10d::Backend> inner_;
   GroupPtr group_;
+  std::map<Way, GroupPtr> messages_;
+  bool receives_from_any_ = false;
   std::shared_ptr<Lookout> lookout_ = Lookout::shared();
 };
 

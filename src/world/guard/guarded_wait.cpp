@@ -1,10 +1,25 @@
 #include "world/guard/guarded_wait.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "world/transport/away.h"
 
 namespace intarsia {
+namespace {
+
+/// After how long a rank that waits says who does not come: INTARSIA_GUARD_NOTICE, in seconds.
+std::chrono::seconds notice_after() {
+  static const std::chrono::seconds after = [] {
+    constexpr std::chrono::seconds kUsual{30};
+    const char* value = std::getenv("INTARSIA_GUARD_NOTICE");
+    const long seconds = value == nullptr ? 0 : std::strtol(value, nullptr, 10);
+    return seconds > 0 ? std::chrono::seconds(seconds) : kUsual;
+  }();
+  return after;
+}
+
+}  // namespace
 
 void wait_in_slices(c10d::Work& work, const GuardedGroup& group, std::uint64_t number,
                     std::chrono::milliseconds limit) {
@@ -15,6 +30,7 @@ void wait_in_slices(c10d::Work& work, const GuardedGroup& group, std::uint64_t n
   constexpr milliseconds kNext{1000};
   const auto begin = Clock::now();
   milliseconds slice = kFirst;
+  std::chrono::seconds notice = notice_after();
   while (true) {
     const auto left = limit - std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
     const bool is_last = limit != kNoTimeout && left <= slice;
@@ -29,6 +45,10 @@ void wait_in_slices(c10d::Work& work, const GuardedGroup& group, std::uint64_t n
     if (slice == kFirst) group.note_line(number, current_line());
     slice = kNext;
     group.look(number);
+    if (const auto waited = Clock::now() - begin; waited >= notice) {
+      group.give_notice(number, std::chrono::duration_cast<std::chrono::seconds>(waited));
+      notice *= 2;
+    }
   }
 }
 

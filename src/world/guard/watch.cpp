@@ -5,14 +5,12 @@
 #include <map>
 #include <mutex>
 
-#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "world/guard/guarded_backend.h"
 #include "world/transport/backends.h"
-#include "world/transport/error_text.h"
 
 namespace intarsia {
 namespace {
@@ -91,14 +89,7 @@ bool watch(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const WatchOptio
 }
 
 bool watch(const std::string& group_name, const WatchOptions& options) {
-  c10::intrusive_ptr<c10d::ProcessGroup> group;
-  try {
-    group = c10d::resolve_process_group(group_name);
-  } catch (const std::exception& error) {
-    fail<ValueError>(kWhere, "no process group is registered as '", group_name,
-                     "'; in Python its name is group.group_name (", text_of(error), ")");
-  }
-  return watch(group, options);
+  return watch(registered_group(kWhere, group_name), options);
 }
 
 }  // namespace intarsia

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "world/guard/program.h"
 #include "world/transport/away.h"
 #include "world/transport/error_text.h"
 #include "world/transport/forks.h"
@@ -64,7 +65,10 @@ void GroupSlot::make() {
   const std::string name = number == 0 ? name_ : concat(name_, " #", number);
   const auto guarded = join_guard(number);
   // Where backends meet, nobody looks at what keeps the others away.
-  if (guarded) guarded->meet(world_.timeout());
+  if (guarded) {
+    const Waiting waiting;
+    guarded->meet(world_.timeout());
+  }
   set_wire(make_backend_(name, index_, members()), guarded);
 }
 
@@ -114,7 +118,7 @@ bool GroupSlot::give_up() {
 // ---- all groups of a world ----------------------------------------------------------------------
 
 void Groups::check_open() const {
-  if (closed_) fail<WorldError>("World", "the world is closed");
+  if (closed_) fail<WorldError>("World", "the world is closed; connect a new one");
 }
 
 const std::vector<GroupRanks>& Groups::around(const Mesh& mesh, std::int64_t rank) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/hash.h"
 #include "base/text.h"
 
 namespace intarsia {
@@ -48,23 +47,6 @@ std::size_t Ledger::groups() const {
   return groups_.size();
 }
 
-namespace {
-
-/// What all members must agree on.
-std::uint64_t content_of(std::string_view name, at::ScalarType dtype, std::string_view detail,
-                         const Call& call) {
-  const std::uint64_t what =
-      hash_mix(hash_text(name), hash_text(detail) + static_cast<std::uint64_t>(dtype));
-  return hash_mix(what, hash_text(call.tensor) + 31 * hash_text(call.op));
-}
-
-}  // namespace
-
-void Ledger::count(Group& group, std::uint64_t content) {
-  ++group.collectives;
-  group.hash = hash_mix(group.hash, content);
-}
-
 void Ledger::append(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
                     const Call& call, const std::source_location& where,
                     std::chrono::steady_clock::time_point now) {
@@ -85,21 +67,18 @@ void Ledger::append(std::uint32_t group, CallKind kind, at::ScalarType dtype, st
 }
 
 void Ledger::record(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
-                    std::string_view detail, const Call& call, const std::source_location& where) {
+                    const Call& call, const std::source_location& where) {
   if (!enabled_) return;
-  const std::uint64_t content = content_of(to_text(kind), dtype, detail, call);
   const auto now = std::chrono::steady_clock::now();
   const std::scoped_lock lock(mutex_);
-  count(groups_[group], content);
+  ++groups_[group].collectives;
   append(group, kind, dtype, bytes, call, where, now);
 }
 
-void Ledger::begin(std::uint32_t group, std::string_view name, at::ScalarType dtype,
-                   std::string_view detail, const Call& call) {
+void Ledger::begin(std::uint32_t group) {
   if (!enabled_) return;
-  const std::uint64_t content = content_of(name, dtype, detail, call);
   const std::scoped_lock lock(mutex_);
-  count(groups_[group], content);
+  ++groups_[group].collectives;
 }
 
 void Ledger::add_call(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
@@ -137,11 +116,6 @@ LedgerTotals Ledger::totals(CallKind kind) const {
 std::uint64_t Ledger::group_collectives(std::uint32_t group) const {
   const std::scoped_lock lock(mutex_);
   return groups_.at(group).collectives;
-}
-
-std::uint64_t Ledger::group_hash(std::uint32_t group) const {
-  const std::scoped_lock lock(mutex_);
-  return groups_.at(group).hash;
 }
 
 std::string Ledger::dump(std::size_t last) const {

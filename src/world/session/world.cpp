@@ -6,7 +6,6 @@
 #include <set>
 #include <thread>
 
-#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -22,7 +21,6 @@
 #include "world/session/meeting.h"
 #include "world/transport/backends.h"
 #include "world/transport/delayed_backend.h"
-#include "world/transport/error_text.h"
 #include "world/transport/forks.h"
 
 namespace intarsia {
@@ -206,14 +204,7 @@ std::shared_ptr<World> World::connect(const Rendezvous& r, const WorldOptions& o
 }
 
 std::shared_ptr<World> World::adopt(const std::string& group_name, const WorldOptions& options) {
-  c10::intrusive_ptr<c10d::ProcessGroup> group;
-  try {
-    group = c10d::resolve_process_group(group_name);
-  } catch (const std::exception& error) {
-    fail<ValueError>("World::adopt", "no process group is registered as '", group_name,
-                     "'; in Python its name is group.group_name (", text_of(error), ")");
-  }
-  return adopt(group, options);
+  return adopt(registered_group("World::adopt", group_name), options);
 }
 
 std::shared_ptr<World> World::adopt(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
@@ -303,7 +294,7 @@ std::shared_ptr<GroupSlot> World::slot_for(const std::string& name, const Mesh& 
 }
 
 Comm World::along(const Mesh& mesh, std::span<const std::string> axes, std::string_view purpose) {
-  if (closed()) fail<WorldError>("World::along", "the world is closed");
+  if (closed()) fail<WorldError>("World::along", "the world is closed; connect a new one");
   Comm comm;
   if (mesh.highest() >= size()) {
     fail<ValueError>("World::along", mesh, " holds rank ", mesh.highest(), ", but this world has ",

@@ -2,8 +2,11 @@
 
 #include <array>
 
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "world/transport/error_text.h"
 
 namespace intarsia {
 namespace {
@@ -70,6 +73,16 @@ bool waits_in_slices(std::string_view name) {
     if (row.name == name) return row.waits_in_slices;
   }
   return false;
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> registered_group(std::string_view where,
+                                                        const std::string& name) {
+  try {
+    return c10d::resolve_process_group(name);
+  } catch (const std::exception& error) {
+    fail<ValueError>(where, "no process group is registered as '", name,
+                     "'; in Python its name is group.group_name (", text_of(error), ")");
+  }
 }
 
 }  // namespace intarsia

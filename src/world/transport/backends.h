@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 namespace intarsia {
@@ -42,6 +43,10 @@ bool has_backend(const std::string& name);
 /// Whether a wait for one of its collectives may end before that does, and begin again: there
 /// waiting is all that a wait does.
 bool waits_in_slices(std::string_view name);
+
+/// The group that torch.distributed registered under a name; ValueError if there is none.
+c10::intrusive_ptr<c10d::ProcessGroup> registered_group(std::string_view where,
+                                                        const std::string& name);
 
 /// Throws what `make_backend` would, without making one.
 void check_backend(const std::string& name);

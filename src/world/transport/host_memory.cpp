@@ -63,8 +63,7 @@ struct Head {
   std::array<char, 1024> why;
   std::array<Counter, SymmetricMemory::kSignals + 1> counters;
 };
-constexpr std::size_t kHeadBytes = 4096;
-static_assert(sizeof(Head) <= kHeadBytes);
+static_assert(sizeof(Head) <= kBytesBeforeMemory);
 
 // Not the private kind of futex, which std::atomic::wait uses: the word is in several processes.
 long futex(const Counter& counter, int operation, std::uint32_t value, const timespec* limit) {
@@ -126,7 +125,7 @@ class HostMemory final : public SymmetricMemory {
   ~HostMemory() override {
     close("its group was closed");
     for (const Peer& peer : peers_) {
-      if (peer.head != nullptr) ::munmap(peer.head, kHeadBytes + bytes_);
+      if (peer.head != nullptr) ::munmap(peer.head, kBytesBeforeMemory + bytes_);
     }
   }
   HostMemory(const HostMemory&) = delete;
@@ -136,7 +135,7 @@ class HostMemory final : public SymmetricMemory {
   int size() const override { return static_cast<int>(peers_.size()); }
   std::size_t bytes() const override { return bytes_; }
   std::byte* at(int rank) const override {
-    return reinterpret_cast<std::byte*>(peer(rank).head) + kHeadBytes;
+    return reinterpret_cast<std::byte*>(peer(rank).head) + kBytesBeforeMemory;
   }
 
   void reserve(std::size_t begin, std::size_t bytes) override {
@@ -144,7 +143,7 @@ class HostMemory final : public SymmetricMemory {
       fail<ValueError>(kWhere, bytes, " bytes at ", begin, " are not within the ", bytes_,
                        " bytes of a rank");
     }
-    allocate(file_, begin + kHeadBytes, bytes);
+    allocate(file_, begin + kBytesBeforeMemory, bytes);
   }
 
   void signal(int slot, std::uint64_t value) override {
@@ -251,8 +250,8 @@ class HostMemory final : public SymmetricMemory {
   Head& head(int rank) const { return *peer(rank).head; }
 
   void map(int rank, const Descriptor& file) {
-    void* memory =
-        ::mmap(nullptr, kHeadBytes + bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
+    void* memory = ::mmap(nullptr, kBytesBeforeMemory + bytes_, PROT_READ | PROT_WRITE, MAP_SHARED,
+                          file.number(), 0);
     if (memory == MAP_FAILED) {
       fail<WorldError>(kWhere, bytes_, " bytes of rank ", name(rank),
                        " could not be mapped: ", std::strerror(errno), kWayOut);
@@ -285,6 +284,17 @@ std::vector<std::int64_t> names_of(const HostMemoryOptions& options, int size) {
   std::vector<std::int64_t> names;
   for (int r = 0; r < size; ++r) names.push_back(r);
   return names;
+}
+
+/// The file that is the memory of a rank. One that is there already may be in use, and is left to
+/// its users without its name.
+Descriptor open_file(const HostMemoryOptions& options) {
+  if (options.file.empty()) return Descriptor(::memfd_create(options.label.c_str(), MFD_CLOEXEC));
+  ::unlink(options.file.c_str());
+  constexpr int kOwner = 0600;
+  Descriptor file(::open(options.file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kOwner));
+  if (file.number() >= 0) return file;
+  fail<WorldError>(kWhere, options.file, " cannot be made: ", std::strerror(errno));
 }
 
 std::string key_of(int rank) { return concat("memory/", rank); }
@@ -321,13 +331,13 @@ std::unique_ptr<SymmetricMemory> make_host_memory(const c10::intrusive_ptr<c10d:
   }
   const auto deadline = SymmetricMemory::Clock::now() + options.timeout;
   const std::vector<std::int64_t> names = names_of(options, size);
-  Descriptor file(::memfd_create("intarsia", MFD_CLOEXEC));
+  Descriptor file = open_file(options);
   if (file.number() < 0 ||
-      ::ftruncate(file.number(), static_cast<off_t>(kHeadBytes + bytes)) != 0) {
+      ::ftruncate(file.number(), static_cast<off_t>(kBytesBeforeMemory + bytes)) != 0) {
     fail<WorldError>(kWhere, bytes,
                      " bytes of shared memory cannot be made: ", std::strerror(errno), kWayOut);
   }
-  HostMemory::allocate(file, 0, kHeadBytes);
+  HostMemory::allocate(file, 0, kBytesBeforeMemory);
   std::random_device random;
   Card mine{options.host.empty() ? host_identity() : options.host, ::getpid(), file.number(),
             std::uint64_t{random()} << 32 | random(), bytes};
