@@ -49,7 +49,7 @@ std::string text_of(const Progress& p) {
 
 void meet_after_failure(World& world, const Mesh& mesh, const Progress& progress) {
   const auto& store = world.store();
-  if (!store) fail<WorldError>(kWhere, "the world is closed");
+  if (!store) fail<WorldError>(kWhere, "the world is closed; close it after the last step");
   if (mesh.size() == 1) return;
   const std::string mesh_text = concat(mesh);
   const std::string begin =

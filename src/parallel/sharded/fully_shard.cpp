@@ -159,7 +159,9 @@ void check_fully_shard(const std::vector<ParameterGroup>& groups,
       check_shardable(p, options, *mesh);
     }
   }
-  if (!mesh) fail<ValueError>("fully_shard", "there are no parameters");
+  if (!mesh)
+    fail<ValueError>("fully_shard",
+                     "there are no parameters; give those of a module, or a module that has some");
 }
 
 std::shared_ptr<FullyShard> fully_shard(std::vector<ParameterGroup> groups,

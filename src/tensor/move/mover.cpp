@@ -201,7 +201,8 @@ bool reads_later(const StepRoute& s) {
 }  // namespace
 
 std::shared_ptr<const Route> Mover::route(const std::shared_ptr<const Plan>& plan) {
-  if (world_.closed()) fail<WorldError>("redistribute", "the world is closed");
+  if (world_.closed())
+    fail<WorldError>("redistribute", "the world is closed; close it after the last step");
   constexpr std::uintptr_t kAlignment = 64;
   auto& slot = routes_[reinterpret_cast<std::uintptr_t>(plan.get()) / kAlignment % routes_.size()];
   {

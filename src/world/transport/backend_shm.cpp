@@ -74,7 +74,9 @@ void check_tensor(std::string_view call, const at::Tensor& t) {
     fail<UnsupportedError>(call, "shared memory moves tensors of the CPU, and this one is on ",
                            t.device().str(), "; use the backend nccl for CUDA");
   }
-  if (!t.is_contiguous()) fail<ValueError>(call, "the tensor must be contiguous");
+  if (!t.is_contiguous())
+    fail<ValueError>(call, "the tensor has strides (", join(t.strides()), ") for sizes (",
+                     join(t.sizes()), "); pass contiguous()");
 }
 
 /// One thread makes the calls of a group in their order, so that they run beside computation.

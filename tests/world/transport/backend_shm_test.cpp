@@ -345,7 +345,7 @@ TEST(BackendShm, RefusesInWords) {
   expect_error<UnsupportedError>(
       [&] { backend->_allgather_base(meta, meta, {}); },
       {"[all_gather]", "tensors of the CPU", "on meta", "use the backend nccl"});
-  expect_error<ValueError>([&] { backend->allreduce(tensors, {}); }, {"must be contiguous"});
+  expect_error<ValueError>([&] { backend->allreduce(tensors, {}); }, {"pass contiguous()"});
   expect_error<ValueError>([&] { backend->_allgather_base(five, four, {}); },
                            {"pieces of 16 bytes from 1 ranks do not make 20 bytes"});
   expect_error<ValueError>([&] { backend->_reduce_scatter_base(five, four, {}); },
