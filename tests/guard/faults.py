@@ -28,7 +28,7 @@ RANKS, BAD, TIMEOUT, GRACE = 4, 2, 6.0, 5.0
 FAULTS, STARTS = {}, {}
 TORCH_PROGRAM = pathlib.Path(__file__).with_name("torch_program.py")
 DISAGREE = r"ranks disagree about call #\d+ of group .*ranks 0, 1, 3 make .*; rank 2 makes "
-GONE = r"rank 2 (\(process \d+\) has died|has closed)"
+GONE = r"rank 2 (\(process \d+\) has died|has closed: [^;]*)"
 STALLED = r"rank 2 never came to call #\d+ of group"
 VALUES = r"differs between (rank \d and rank 2|rank 2 and rank \d) of group .* \(faults.py:\d+ in \w+\)"
 
@@ -160,7 +160,7 @@ def do_item_on_one_rank(r):
     return r.full(r.ones(3, 3))
 
 
-@fault(STALLED, waits=True)
+@fault(STALLED + "|wait for rank 2 in call #", waits=True)
 def do_swapped_groups(r):
     square = r.it.Mesh({"a": 2, "b": 2})
     tensors = [r.it.from_local(r.ones(8, 8), "P(sum)", mesh=r.mesh), r.it.from_local(r.ones(8, 8), "R,P(sum)", mesh=square)]
@@ -178,14 +178,14 @@ def do_skipped_layer(r):
     return r.it.full(x)
 
 
-@fault(GONE)
+@fault(GONE + r"; its last error was: RuntimeError: an error of rank 2 alone at faults.py:\d+ in do_exception")
 def do_exception(r):
     if r.bad:
         raise RuntimeError("an error of rank 2 alone")
     return r.full(r.ones(3, 3))
 
 
-@fault(GONE)
+@fault(GONE + r".*; its last error was: IndexError: .* at faults.py:\d+ in do_bad_index")
 def do_bad_index(r):
     table = r.it.distribute(r.ones(10, 3), "R", mesh=r.mesh)
     rows = r.torch.full((2,), 99 if r.bad else 0)
@@ -253,7 +253,7 @@ def do_stopped(r):
     return r.full(r.ones(3, 3))
 
 
-@fault(STALLED, waits=True)
+@fault(STALLED + r".* at faults.py:\d+ in do_endless_loop", waits=True)
 def do_endless_loop(r):
     end = time.time() + 30
     while r.bad and time.time() < end:
@@ -261,7 +261,7 @@ def do_endless_loop(r):
     return r.full(r.ones(3, 3))
 
 
-@fault(STALLED, waits=True)
+@fault(STALLED + r".* at faults.py:\d+ in do_blocked_read", waits=True)
 def do_blocked_read(r):
     if r.bad:
         inside, _outside = os.pipe()

@@ -380,6 +380,7 @@ at::Tensor full(const at::Tensor& tensor, const std::optional<Layout>& grad_layo
     fail<ValueError>("full", "this process hosts no rank of ", replicated.mesh(),
                      " and holds no piece of ", describe(tensor), "; call it on ranks of the mesh");
   }
+  impl.world().check_trouble(replicated.mesh());
   return pieces_of(everywhere, grad_layout.value_or(replicated), true)[0];
 }
 

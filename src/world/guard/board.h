@@ -99,6 +99,9 @@ class Board {
   const Group* group_at(std::size_t place) const {
     return keys_[place].load(std::memory_order_acquire) == 0 ? nullptr : &groups_[place];
   }
+  std::uint64_t key_at(std::size_t place) const {
+    return keys_[place].load(std::memory_order_acquire);
+  }
   /// The group of the last call; null before the first.
   const Group* last() const;
 

@@ -64,33 +64,6 @@ std::uint64_t agree_on_job(c10d::Store& store, int rank) {
   return std::stoull(std::string(text.begin(), text.end()));
 }
 
-/// Ranks that have the same history.
-struct Camp {
-  std::vector<std::int64_t> ranks;
-  std::string words;
-  std::string line;
-};
-using NotesByRank = std::map<std::int64_t, const Board::Group*>;
-
-/// Who agrees with whom about a call, the most first. Ranks that did not make it are left out.
-std::vector<Camp> camps_in(const NotesByRank& notes, std::uint64_t number) {
-  std::map<std::uint64_t, Camp> camps;
-  for (const auto& [rank, of_rank] : notes) {
-    const auto history = of_rank == nullptr ? std::nullopt : of_rank->history(number);
-    if (!history) continue;
-    Camp& camp = camps[*history];
-    camp.ranks.push_back(rank);
-    if (camp.words.empty()) camp.words = of_rank->words(number);
-    if (camp.line.empty()) camp.line = of_rank->line(number);
-  }
-  std::vector<Camp> sorted;
-  for (auto& [history, camp] : camps) sorted.push_back(std::move(camp));
-  std::sort(sorted.begin(), sorted.end(), [](const Camp& a, const Camp& b) {
-    return a.ranks.size() != b.ranks.size() ? a.ranks.size() > b.ranks.size() : a.ranks < b.ranks;
-  });
-  return sorted;
-}
-
 }  // namespace
 
 Guard::Guard(std::unique_ptr<SymmetricMemory> memory, std::uint64_t job)
@@ -183,25 +156,31 @@ bool Guard::is_unfounded(const Doubt& doubt, bool all_here) const {
   });
 }
 
-void Guard::settle_doubts(const std::string& group, std::chrono::milliseconds patience,
+std::optional<Guard::Doubt> Guard::first_doubt(const std::vector<std::int64_t>& members,
+                                               bool all_here) {
+  const std::scoped_lock lock(mutex_);
+  for (auto& [group, clock] : clocks_) {
+    doubts_ -= std::erase_if(clock.doubts, [&](const Doubt& doubt) {
+      return doubt.members == members && is_unfounded(doubt, all_here);
+    });
+    for (const Doubt& doubt : clock.doubts) {
+      if (doubt.members == members) return doubt;
+    }
+  }
+  return std::nullopt;
+}
+
+void Guard::settle_doubts(const std::vector<std::int64_t>& members,
+                          std::chrono::milliseconds patience,
                           const std::function<bool(std::int64_t rank)>& is_here) {
   const auto begin = std::chrono::steady_clock::now();
   while (doubts_.load(std::memory_order_relaxed) != 0) {
-    Doubt first;
-    bool all_here = false;  // and have had all values that they will have before
-    {
-      const std::scoped_lock lock(mutex_);
-      std::vector<Doubt>& doubts = clocks_[group].doubts;
-      if (doubts.empty()) return;
-      const auto& members = doubts.front().members;
-      all_here = std::all_of(members.begin(), members.end(), is_here);
-      doubts_ -=
-          std::erase_if(doubts, [&](const Doubt& doubt) { return is_unfounded(doubt, all_here); });
-      if (doubts.empty()) return;
-      first = doubts.front();
-    }
-    if (all_here) raise(first.trouble);
-    for (const std::int64_t rank : first.members) {
+    // Here they have had all values that they will have before.
+    const bool all_here = std::all_of(members.begin(), members.end(), is_here);
+    const auto doubt = first_doubt(members, all_here);
+    if (!doubt) return;
+    if (all_here) raise(doubt->trouble);
+    for (const std::int64_t rank : members) {
       const std::string trouble = board(rank)->trouble();
       if (!trouble.empty()) raise(trouble);
       if (!memory_->why_gone(static_cast<int>(rank)).empty()) return;
@@ -211,10 +190,16 @@ void Guard::settle_doubts(const std::string& group, std::chrono::milliseconds pa
   }
 }
 
+std::vector<std::int64_t> Guard::doubted(const std::string& group) {
+  const std::scoped_lock lock(mutex_);
+  const std::vector<Doubt>& doubts = clocks_[group].doubts;
+  return doubts.empty() ? std::vector<std::int64_t>() : doubts.front().members;
+}
+
 void Guard::check_trouble(const std::string& group, const std::vector<std::int64_t>& ranks) {
   if (const auto place = place_of(group, "reading a number")) {
     mine().note_value(place->key(), 1);
-    settle_doubts(group, kPatience, [&](std::int64_t rank) {
+    settle_doubts(doubted(group), kPatience, [&](std::int64_t rank) {
       return rank == memory_->rank() || board(rank)->value(place->key()).has_value();
     });
   }
@@ -228,6 +213,30 @@ std::string Guard::why_gone(std::int64_t rank) const {
   const std::string why = memory_->why_gone(static_cast<int>(rank));
   const std::string error = why.empty() ? std::string() : board(rank)->error();
   return error.empty() ? why : concat(why, "; its last error was: ", error);
+}
+
+std::string Guard::awaited() const {
+  const int me = memory_->rank();
+  for (std::size_t place = 0; place < Board::kGroups; ++place) {
+    const Board::Group* mine = board(me)->group_at(place);
+    if (mine == nullptr) continue;
+    std::vector<std::int64_t> waiting;
+    std::string words;
+    for (int rank = 0; rank < memory_->size(); ++rank) {
+      std::size_t found = 0;
+      const Board& theirs = *board(rank);
+      const Board::Group* group = theirs.find(board(me)->key_at(place), found);
+      if (rank == me || group == nullptr || group != theirs.last()) continue;
+      if (group->calls() <= mine->calls()) continue;
+      waiting.push_back(rank);
+      words = group->words(mine->calls());
+    }
+    if (waiting.empty()) continue;
+    return concat("; ", ranks_text(waiting), waiting.size() == 1 ? " waits" : " wait", " for rank ",
+                  me, " in call #", mine->calls(), " of group ", mine->name(),
+                  words.empty() ? "" : ", ", words);
+  }
+  return {};
 }
 
 void Guard::raise(const std::string& trouble) {
@@ -294,7 +303,7 @@ void GuardedGroup::settle_doubts(std::uint64_t next) const {
   // The call could not end before the others come to it. Where they do not for long, it is made,
   // and the next one decides.
   constexpr std::chrono::milliseconds kLong = std::chrono::seconds(5);
-  guard_->settle_doubts(name_, kLong, [&](std::int64_t rank) {
+  guard_->settle_doubts(members_, kLong, [&](std::int64_t rank) {
     std::size_t place = 0;
     const Board::Group* notes = guard_->board(rank)->find(key_, place);
     return notes != nullptr && notes->reached() > next;
@@ -382,7 +391,8 @@ void GuardedGroup::meet(std::chrono::milliseconds timeout) const {
       if (notes_of(other) != nullptr) break;  // it came before it went
       const std::string why = !gone.empty() ? gone : concat("waited ", timeout.count(), " ms");
       guard_->raise(concat(why, "; rank ", other.rank, " never came to make group ", title_,
-                           ", which all its members use: ", last_call_of(*other.board)));
+                           ", which all its members use: ", last_call_of(*other.board),
+                           guard_->awaited()));
     }
   }
 }
@@ -403,6 +413,8 @@ void GuardedGroup::explain(std::uint64_t number) const {
     }
     std::this_thread::sleep_for(kBreath);
   } while (std::chrono::steady_clock::now() - begin < kPatience);
+  // This rank ends now: the others are not to take it for the one who is missing.
+  if (const std::string absent = missing(number); !absent.empty()) mine_.tell(absent);
 }
 
 std::uint64_t GuardedGroup::first_difference(std::uint64_t number) const {
@@ -437,20 +449,7 @@ std::string GuardedGroup::disagreement(std::uint64_t number) const {
   wait_for_others(first);  // so that the sentence says who is alone
   NotesByRank notes{{me_, &notes_}};
   for (const Member& other : others_) notes[other.rank] = notes_of(other);
-  const std::vector<Camp> camps = camps_in(notes, first);
-  const bool alike = std::all_of(camps.begin(), camps.end(),
-                                 [&](const Camp& camp) { return camp.words == camps[0].words; });
-  std::string text = concat("ranks disagree about call #", first, " of group ", title_,
-                            alike ? ", or one long before it" : "", ":");
-  for (const Camp& camp : camps) {
-    text += concat(&camp == camps.data() ? " " : "; ", ranks_text(camp.ranks),
-                   camp.ranks.size() == 1 ? " makes " : " make ",
-                   camp.words.empty() ? "a call that is no longer known" : camp.words,
-                   camp.line.empty() ? "" : " at ", camp.line);
-  }
-  return text +
-         ". All ranks of a group must make the same calls in the same order, also those that read "
-         "a value, such as item(): is something done on one rank only, or with other sizes there?";
+  return disagreement_text(notes, first, title_);
 }
 
 void GuardedGroup::give_notice(std::uint64_t number, std::chrono::seconds waited) const {
@@ -482,7 +481,7 @@ std::string GuardedGroup::missing(std::uint64_t number) const {
         concat(text.empty() ? "" : "; ", "rank ", other.rank, " never came to call #", number,
                " of group ", title_, ", ", notes_.words(number), ": ", last_call_of(*other.board));
   }
-  return text;
+  return text.empty() ? text : text + guard_->awaited();
 }
 
 }  // namespace intarsia

@@ -110,10 +110,17 @@ class Guard : public std::enable_shared_from_this<Guard> {
   /// Whether a member had both values, so that they are of different places. Once all are here,
   /// also whether one had none of this kind, or so long ago that it is no longer known.
   bool is_unfounded(const Doubt& doubt, bool all_here) const;
-  /// Decides doubts about the values of a group, once all its members are here; waits for them for
-  /// a while. GuardError if one was right.
-  void settle_doubts(const std::string& group, std::chrono::milliseconds patience,
+  /// Decides doubts about the values of these ranks, in whichever group they were had, once all are
+  /// here; waits for them for a while. GuardError if one was right.
+  void settle_doubts(const std::vector<std::int64_t>& members, std::chrono::milliseconds patience,
                      const std::function<bool(std::int64_t rank)>& is_here);
+  /// The first doubt about the values of these ranks that is left, once those that are unfounded
+  /// are dropped.
+  std::optional<Doubt> first_doubt(const std::vector<std::int64_t>& members, bool all_here);
+  /// The ranks whose values of a group differ; empty if nothing is in doubt.
+  std::vector<std::int64_t> doubted(const std::string& group);
+  /// Who waits for this rank in another call: `; ranks 0, 1 wait for rank 2 in call #7 of ...`
+  std::string awaited() const;
   /// Tells the others, and throws; or ends the process, if INTARSIA_GUARD_ACTION=abort.
   [[noreturn]] void raise(const std::string& trouble);
   /// Why a rank will make no more calls, with its last error; empty while all is well.

@@ -9,6 +9,7 @@
 #include <functional>
 #include <list>
 #include <map>
+#include <mutex>
 #include <thread>
 
 #include "base/text.h"
@@ -439,6 +440,18 @@ class GuardedBackend final : public c10d::Backend {
     return c10::make_intrusive<GuardedWork>(std::move(work), std::move(made), lookout_, in_slices);
   }
 
+  /// Null where there are too many kinds: those with a tag for each message would take the places
+  /// of groups.
+  GroupPtr messages_of(Way way) {
+    constexpr std::size_t kMost = 32;
+    const std::scoped_lock lock(mutex_);
+    if (const auto known = messages_.find(way); known != messages_.end()) return known->second;
+    if (messages_.size() >= kMost) return nullptr;
+    const auto [from, to, tag] = way;
+    return messages_[way] =
+               group_->messages(static_cast<std::size_t>(from), static_cast<std::size_t>(to), tag);
+  }
+
   /// Notes one side of a message. Sizes may differ where they hold equally much.
   template <class Start>
   WorkPtr message(std::string_view name, Way way, const Tensors& t, const Start& start) {
@@ -447,10 +460,7 @@ class GuardedBackend final : public c10d::Backend {
     if (t.size() != 1 || from == to || std::min(from, to) < 0 || std::max(from, to) >= getSize()) {
       return start();
     }
-    GroupPtr& group = messages_[way];
-    if (!group) {
-      group = group_->messages(static_cast<std::size_t>(from), static_cast<std::size_t>(to), tag);
-    }
+    const GroupPtr group = messages_of(way);
     if (!group) return start();
     const std::string what = concat("message of ", dtypes_of(t));
     const auto bytes = static_cast<std::int64_t>(t[0].nbytes());
@@ -459,6 +469,7 @@ class GuardedBackend final : public c10d::Backend {
 
   c10::intrusive_ptr<c10d::Backend> inner_;
   GroupPtr group_;
+  std::mutex mutex_;  // of the messages
   std::map<Way, GroupPtr> messages_;
   bool receives_from_any_ = false;
   std::shared_ptr<Lookout> lookout_ = Lookout::shared();

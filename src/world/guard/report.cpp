@@ -38,6 +38,32 @@ std::string doing(const Board& board, std::int64_t now) {
   return text.empty() ? text : concat("; it is", text);
 }
 
+/// Ranks that have the same history.
+struct Camp {
+  std::vector<std::int64_t> ranks;
+  std::string words;
+  std::string line;
+};
+
+/// Who agrees with whom about a call, the most first. Ranks that did not make it are left out.
+std::vector<Camp> camps_in(const NotesByRank& notes, std::uint64_t number) {
+  std::map<std::uint64_t, Camp> camps;
+  for (const auto& [rank, of_rank] : notes) {
+    const auto history = of_rank == nullptr ? std::nullopt : of_rank->history(number);
+    if (!history) continue;
+    Camp& camp = camps[*history];
+    camp.ranks.push_back(rank);
+    if (camp.words.empty()) camp.words = of_rank->words(number);
+    if (camp.line.empty()) camp.line = of_rank->line(number);
+  }
+  std::vector<Camp> sorted;
+  for (auto& [history, camp] : camps) sorted.push_back(std::move(camp));
+  std::sort(sorted.begin(), sorted.end(), [](const Camp& a, const Camp& b) {
+    return a.ranks.size() != b.ranks.size() ? a.ranks.size() > b.ranks.size() : a.ranks < b.ranks;
+  });
+  return sorted;
+}
+
 // ---- boards of other processes ------------------------------------------------------------------
 
 /// A board that another process writes, or has written. Null if a file is none of this build.
@@ -144,6 +170,24 @@ std::string describe(Boards boards, std::int64_t now) {
 
 std::string ranks_text(const std::vector<std::int64_t>& ranks) {
   return concat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "));
+}
+
+std::string disagreement_text(const NotesByRank& notes, std::uint64_t number,
+                              std::string_view group) {
+  const std::vector<Camp> camps = camps_in(notes, number);
+  const bool alike = std::all_of(camps.begin(), camps.end(),
+                                 [&](const Camp& camp) { return camp.words == camps[0].words; });
+  std::string text = concat("ranks disagree about call #", number, " of group ", group,
+                            alike ? ", or one long before it" : "", ":");
+  for (const Camp& camp : camps) {
+    text += concat(&camp == camps.data() ? " " : "; ", ranks_text(camp.ranks),
+                   camp.ranks.size() == 1 ? " makes " : " make ",
+                   camp.words.empty() ? "a call that is no longer known" : camp.words,
+                   camp.line.empty() ? "" : " at ", camp.line);
+  }
+  return text +
+         ". All ranks of a group must make the same calls in the same order, also those that read "
+         "a value, such as item(): is something done on one rank only, or with other sizes there?";
 }
 
 std::string last_call_of(const Board& board, std::int64_t now) {

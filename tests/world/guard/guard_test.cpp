@@ -147,6 +147,39 @@ TEST(Guard, WhatARankSuffersInAnotherGroupIsToldToThoseWhoWaitForIt) {
   });
 }
 
+TEST(Guard, WhoEndsAtItsTimeoutTellsWhoWasMissing) {
+  on_ranks(3, [](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
+    const auto first = rank == 2 ? nullptr : guard->join("[a=2]", {0, 1});
+    const auto second = rank == 1 ? nullptr : guard->join("[b=2]", {0, 2});
+    if (rank == 1) (void)first->enter({"a call"});
+    if (rank == 0) {
+      second->explain(second->enter({"another call"}));  // nobody knows why
+      guard->close("it ended");
+    }
+    meet();
+    if (rank == 1) {
+      expect_error<GuardError>([&] { first->look(0); },
+                               {"rank 2 never came to call #0 of group [b=2], another call"});
+    }
+    meet();
+  });
+}
+
+TEST(Guard, WhoWaitsForARankIsNamedWhereItWaitsItself) {
+  on_ranks(3, [](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
+    const auto all = guard->join("[g=3]", {0, 1, 2});
+    if (rank != 1) (void)all->enter({"a call"});
+    meet();
+    if (rank == 1) {
+      const auto pair = guard->join("[b=2]", {1, 2});
+      expect_error<GuardError>([&] { pair->meet(std::chrono::milliseconds(50)); },
+                               {"rank 2 never came to make group [b=2]",
+                                "; ranks 0, 2 wait for rank 1 in call #0 of group [g=3], a call"});
+    }
+    meet();
+  });
+}
+
 TEST(Guard, GroupsOfOtherRanksMayDiffer) {
   on_ranks(4, [](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
     const std::int64_t first = rank / 2 * 2;
@@ -276,6 +309,25 @@ TEST(GuardValues, WhatDiffersIsToldBeforeTheNextCallIsMade) {
       expect_all({found_by(*group, number)}, {"the batch differs between"});
     } catch (const GuardError& error) {
       expect_all({error.what()}, {"the batch differs between"});
+    }
+    meet();
+  });
+}
+
+TEST(GuardValues, WhatDiffersIsToldInAnyGroupOfTheSameRanks) {
+  on_ranks(3, [](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
+    const auto gathers = rank == 2 ? nullptr : guard->join("[g=2] for gathers", {0, 1});
+    const auto others = rank == 0 ? nullptr : guard->join("[h=2]", {1, 2});
+    for (const int turn : {0, 1}) {
+      if (turn == rank) guard->check_value("[g=2]", {0, 1}, "a weight", turn, "seed it");
+      meet();
+    }
+    if (others) (void)others->enter({"of others"});
+    if (rank == 0) (void)gathers->enter({"all_gather"});
+    meet();
+    if (rank == 1) {
+      expect_error<GuardError>([&] { (void)gathers->enter({"all_gather"}); },
+                               {"a weight differs between rank 1 and rank 0"});
     }
     meet();
   });

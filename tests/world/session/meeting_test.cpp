@@ -79,7 +79,8 @@ TEST(Meeting, ARankThatComesAgainLaterIsAloneWithTheError) {
 TEST(Meeting, WorldsOfOtherSizesAreNamedToAll) {
   for (const std::string& text :
        register_all({rank_of(0, 4), rank_of(1, 4), rank_of(2, 4), rank_of(3, 5)})) {
-    expect_in(text, {"rank 3 (process 1003 on host here)", "world of 4", "of 5", "WORLD_SIZE"});
+    expect_in(text, {"rank 3 (process 1003 on host here)", "of 4", "of 5", "in a world of ",
+                     "WORLD_SIZE"});
   }
 }
 
