@@ -169,6 +169,17 @@ void let_read(c10d::Store& store) {
   }
 }
 
+/// Tells those who still wait, whose timeouts end a moment later.
+void tell(c10d::Store& store, const std::string& verdict, bool serves) {
+  try {
+    (void)store.compareSet(kVerdict, {}, bytes_of(verdict));
+    (void)store.add(kRead, 1);
+    if (serves) let_read(store);
+  } catch (const std::exception&) {
+    // The store is gone, and with it the others.
+  }
+}
+
 }  // namespace
 
 StorePtr meet(const Rendezvous& r, milliseconds timeout) {
@@ -225,9 +236,10 @@ void register_rank(c10d::Store& store, const Attendance& me, bool serves, millis
                        "the process of rank 0 ended? (",
                        text_of(error), ")");
     }
-    fail<WorldError>("World", me.name(), " waited ", timeout.count(), " ms for ", absent,
+    verdict = concat(me.name(), " waited ", timeout.count(), " ms for ", absent,
                      ", which did not come; were they started, and with the same MASTER_ADDR and "
                      "MASTER_PORT?");
+    tell(store, verdict, serves);
   }
   fail<WorldError>("World", verdict);
 }
