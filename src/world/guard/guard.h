@@ -63,7 +63,8 @@ class Guard : public std::enable_shared_from_this<Guard> {
 
   /// Compares a value that must be equal on the members of a group with those of the members that
   /// came here before. `what`: says which value it is, alike on all. One that differs is a
-  /// GuardError in the next call of the group, before it is made, or in check_trouble.
+  /// GuardError in the next call of a group of the same members, before it is made, or in
+  /// check_trouble.
   ///
   /// Ranks are here if they made equally many calls of the group, and were asked about `what`
   /// equally often since. A rank that skips some work is asked less often: where a member had
