@@ -406,7 +406,9 @@ def batch(options, first, calls):
         command = [sys.executable, __file__, "--as-rank", "--log", directory, "--port", launch.free_ports(1)[0]]
         command += ["--seed", options.seed, "--first", first, "--calls", calls]
         command += ["--only", options.only] if options.only else []
-        result = launch.run("plain", RANKS, command, env={"OMP_NUM_THREADS": "1"}, timeout=STUCK_SECONDS + 3 * calls)
+        # torch's table of samples iterates over sets of strings, which each process would order in its own way.
+        env = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+        result = launch.run("plain", RANKS, command, env=env, timeout=STUCK_SECONDS + 3 * calls)
         logs = [read(pathlib.Path(directory) / f"rank{r}") for r in range(RANKS)]
     outcomes = {}
     for rank, log in enumerate(logs):

@@ -136,14 +136,12 @@ const Board::Group* Board::last() const {
 }
 
 void Board::tell(std::string_view trouble) {
-  if (in_trouble_.load() != 0) return;
+  if (in_trouble()) return;
   write(trouble_, trouble);
   in_trouble_.store(1);
 }
 
-std::string Board::trouble() const {
-  return in_trouble_.load() == 0 ? std::string() : read(trouble_);
-}
+std::string Board::trouble() const { return in_trouble() ? read(trouble_) : std::string(); }
 
 void Board::sign(std::int64_t rank, std::int64_t size, std::int64_t process, std::uint64_t job) {
   rank_ = rank;

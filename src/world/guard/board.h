@@ -108,6 +108,7 @@ class Board {
   /// What went wrong on this rank; empty while nothing did. Only the first counts.
   void tell(std::string_view trouble);
   std::string trouble() const;
+  bool in_trouble() const { return in_trouble_.load(std::memory_order_acquire) != 0; }
 
   /// Whose board it is. Written once, before others see it.
   void sign(std::int64_t rank, std::int64_t size, std::int64_t process, std::uint64_t job);

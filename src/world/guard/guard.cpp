@@ -311,6 +311,8 @@ void GuardedGroup::settle_doubts(std::uint64_t next) const {
 }
 
 std::uint64_t GuardedGroup::enter(const GuardedCall& call) {
+  // It would meet a call that another member has given up.
+  if (mine_.in_trouble()) guard_->raise(mine_.trouble());
   const std::uint64_t next = notes_.calls();
   mine_.note_reached(notes_, next);
   if (guard_->doubts_.load(std::memory_order_relaxed) != 0) settle_doubts(next);

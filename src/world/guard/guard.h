@@ -157,7 +157,7 @@ class GuardedGroup {
   std::shared_ptr<GuardedGroup> messages(std::size_t from, std::size_t to, int tag) const;
 
   /// Notes a call that this rank is about to make, and gives its number, counted from 0 on.
-  /// GuardError if a member made another.
+  /// GuardError if a member made another, and again for each call after it.
   std::uint64_t enter(const GuardedCall& call);
   /// GuardError if a member made another call than this rank did. What a member has not made yet,
   /// or made too long ago, is not compared: it shows in the next call, whose hash covers all

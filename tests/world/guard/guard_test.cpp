@@ -105,6 +105,27 @@ TEST(Guard, TheFirstDifferenceIsNamedThoughItWasNotWaitedFor) {
   expect_all(texts, {"call #1 of group [g=4]", "rank 3 makes one more"});
 }
 
+TEST(Guard, AfterAFaultNoCallIsMade) {
+  on_ranks(2, [](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
+    const auto group = guard->join("[g=2]", {0, 1});
+    constexpr const char* kFault = "ranks disagree about call #0";
+    // Rank 0 has made its call, and rank 1 has not: the next one of rank 1 would meet it.
+    if (rank == 0) (void)group->enter({"a"});
+    meet();
+    if (rank == 1) {
+      expect_error<GuardError>([&] { (void)group->enter({"b"}); }, {kFault});
+      for (int i = 0; i < 3; ++i)
+        expect_error<GuardError>([&] { (void)group->enter({"c"}); }, {kFault});
+    }
+    meet();
+    if (rank == 0) {
+      expect_all({found_by(*group, 0)}, {kFault});
+      expect_error<GuardError>([&] { (void)group->enter({"c"}); }, {kFault});
+    }
+    meet();
+  });
+}
+
 TEST(Guard, ARankThatEndsIsNamedWithItsLastCall) {
   on_ranks(2, [](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
     const auto group = guard->join("[g=2]", {0, 1});
