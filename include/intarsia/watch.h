@@ -23,7 +23,7 @@ struct WatchOptions {
 /// WorldError in its place, and they get one while they wait; ranks that have died are named.
 /// Messages between two ranks are compared with each other, unless they are received from anybody.
 ///
-/// False where nothing is compared: a world of one, ranks on several hosts, INTARSIA_GUARD=off.
+/// False where nothing is compared: a world of one, INTARSIA_GUARD=off.
 /// COLLECTIVE: all ranks of the group, before its first collective and, for the first group, before
 /// other groups are made.
 bool watch(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const WatchOptions& options = {});

@@ -1,11 +1,11 @@
 """Programs without faults, whose ranks are slow at random and legally differ: the guard says nothing.
 
-    healthy.py [--count N] [--seed S] [--ranks R] [--backend gloo|shm]
+    healthy.py [--count N] [--seed S] [--ranks R] [--backend gloo|shm] [--apart]
 
 Each program is drawn from its seed: steps of training fully sharded, of which ranks skip blocks; replicas with batches of
 their own; stages, whose ranks make other calls than those of the other stage; plain tensors that all ranks have alike, some of
 which a rank does not use; random numbers; values that are read. Ranks sleep at random. All ranks compare their results at the
-end. Prints a count as the last line.
+end. With `--apart` every second rank counts as one of another host. Prints a count as the last line.
 """
 
 import argparse
@@ -110,9 +110,12 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--backend", default="gloo", choices=("gloo", "shm"))
+    parser.add_argument("--apart", action="store_true")
     parser.add_argument("--work", action="store_true", help="as one of the processes")
     options = parser.parse_args()
     if options.work:
+        if options.apart:
+            os.environ["INTARSIA_GUARD_HOST"] = "ab"[int(os.environ["RANK"]) % 2]
         for seed in range(options.seed, options.seed + options.count):
             Program(seed).run()
             os.write(1, f"healthy {seed}\n".encode())  # in one piece: all processes write to one pipe
@@ -120,7 +123,7 @@ def main():
     good, each = 0, 10
     for first in range(options.seed, options.seed + options.count, each):
         number = min(each, options.seed + options.count - first)
-        command = [sys.executable, __file__, "--work", "--seed", str(first), "--count", str(number)]
+        command = [sys.executable, __file__, "--work", "--seed", str(first), "--count", str(number), *["--apart"] * options.apart]
         env = {"OMP_NUM_THREADS": "1", "INTARSIA_BACKEND": options.backend}
         done = launch.run("plain", options.ranks, command, env=env, timeout=60 + 30 * number)
         for seed in range(first, first + number):

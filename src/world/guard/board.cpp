@@ -2,49 +2,31 @@
 
 #include <algorithm>
 
+#include "base/hash.h"
+
 namespace intarsia {
-namespace {
 
-/// Writes a text that may be too long, with a zero behind it.
-template <std::size_t N>
-void write(std::array<char, N>& to, std::string_view text) {
-  to[text.copy(to.data(), N - 1)] = '\0';
+std::optional<std::pair<std::uint64_t, std::uint64_t>> Board::Group::Hash::read(
+    std::uint64_t of) const {
+  const std::uint64_t before = number.load(std::memory_order_acquire);
+  const std::uint64_t hash = history.load(std::memory_order_acquire);
+  const std::uint64_t words = text.load(std::memory_order_acquire);
+  const std::uint64_t after = number.load(std::memory_order_acquire);
+  if (before != of + 1 || after != of + 1) return std::nullopt;
+  return std::pair(hash, words);
 }
 
-template <std::size_t N>
-std::string read(const std::array<char, N>& from) {
-  return {from.begin(), std::find(from.begin(), from.end(), '\0')};
+void Board::Group::Hash::write(std::uint64_t of, std::uint64_t hash, std::uint64_t words) {
+  number.store(0, std::memory_order_relaxed);
+  history.store(hash, std::memory_order_release);
+  text.store(words, std::memory_order_release);
+  number.store(of + 1, std::memory_order_release);
 }
-
-}  // namespace
 
 std::optional<std::uint64_t> Board::Group::history(std::uint64_t number) const {
-  const Hash& hash = hashes_[number % kCalls];
-  const std::uint64_t before = hash.number.load(std::memory_order_acquire);
-  const std::uint64_t history = hash.history.load(std::memory_order_acquire);
-  const std::uint64_t after = hash.number.load(std::memory_order_acquire);
-  if (before != number + 1 || after != number + 1) return std::nullopt;
-  return history;
-}
-
-std::string Board::Note::read(std::uint64_t number) const {
-  const std::uint64_t before = number_.load(std::memory_order_acquire);
-  std::string out = intarsia::read(text_);
-  std::atomic_thread_fence(std::memory_order_acquire);
-  const std::uint64_t after = number_.load(std::memory_order_relaxed);
-  if (before != number + 1 || after != number + 1) return {};
-  return out;
-}
-
-void Board::Note::write(std::uint64_t number, std::string_view text) {
-  number_.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  intarsia::write(text_, text);
-  number_.store(number + 1, std::memory_order_release);
-}
-
-std::string Board::Group::words(std::uint64_t number) const {
-  return texts_[number % kTexts].read(number);
+  auto noted = hashes_[number % kCalls].read(number);
+  if (!noted && number % kCalls == 0) noted = marks_[number / kCalls % kMarks].read(number);
+  return noted ? std::optional(noted->first) : std::nullopt;
 }
 
 std::string Board::Group::line(std::uint64_t number) const { return line_.read(number); }
@@ -52,7 +34,7 @@ std::string Board::Group::line(std::uint64_t number) const { return line_.read(n
 Board::Group* Board::add(std::uint64_t key, std::string_view name) {
   for (std::size_t i = 0; i < kGroups; ++i) {
     if (keys_[i].load(std::memory_order_relaxed) != 0) continue;
-    write(groups_[i].name_, name);
+    write_text(groups_[i].name_, name);
     keys_[i].store(key, std::memory_order_release);
     return &groups_[i];
   }
@@ -63,24 +45,32 @@ void Board::remove(Group& group) {
   const auto place = static_cast<std::size_t>(&group - groups_.data());
   keys_[place].store(0, std::memory_order_release);
   for (auto& hash : group.hashes_) hash.number.store(0, std::memory_order_release);
-  for (Note& text : group.texts_) text.clear();
+  for (auto& mark : group.marks_) mark.number.store(0, std::memory_order_release);
   group.line_.clear();
   group.calls_.store(0, std::memory_order_release);
   group.reached_.store(0, std::memory_order_release);
 }
 
-void Board::note(Group& group, std::uint64_t number, std::uint64_t history,
-                 std::string_view words) {
-  group.texts_[number % kTexts].write(number, words);
-  auto& hash = group.hashes_[number % kCalls];
-  hash.number.store(0, std::memory_order_relaxed);
-  hash.history.store(history, std::memory_order_release);
-  hash.number.store(number + 1, std::memory_order_release);
+void Board::note(Group& group, std::uint64_t number, std::uint64_t history, std::uint64_t text) {
+  group.hashes_[number % kCalls].write(number, history, text);
+  if (number % kCalls == 0) group.marks_[number / kCalls % kMarks].write(number, history, text);
   group.since_.store(nanoseconds_now(), std::memory_order_relaxed);
   last_.store(static_cast<std::uint64_t>(&group - groups_.data()) + 1, std::memory_order_relaxed);
   group.calls_.store(number + 1, std::memory_order_release);
   // Of two ranks that note at the same time, one sees the note of the other.
   std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void Board::note(Group& group, std::uint64_t number, std::uint64_t history,
+                 std::string_view words) {
+  const std::uint64_t text = hash_text(words) >> 1;
+  if (!texts_.knows(text)) texts_.note(text, words);
+  note(group, number, history, text);
+}
+
+std::string Board::words(const Group& group, std::uint64_t number) const {
+  const auto noted = group.hashes_[number % kCalls].read(number);
+  return noted ? texts_.read(noted->second) : std::string();
 }
 
 void Board::note_line(Group& group, std::uint64_t number, std::string_view line) {
@@ -137,11 +127,11 @@ const Board::Group* Board::last() const {
 
 void Board::tell(std::string_view trouble) {
   if (in_trouble()) return;
-  write(trouble_, trouble);
+  write_text(trouble_, trouble);
   in_trouble_.store(1);
 }
 
-std::string Board::trouble() const { return in_trouble() ? read(trouble_) : std::string(); }
+std::string Board::trouble() const { return in_trouble() ? read_text(trouble_) : std::string(); }
 
 void Board::sign(std::int64_t rank, std::int64_t size, std::int64_t process, std::uint64_t job) {
   rank_ = rank;

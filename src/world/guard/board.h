@@ -8,36 +8,24 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "world/guard/texts.h"
 #include "world/guard/times.h"
 
 namespace intarsia {
 
 /// The last calls of one rank, in memory that starts as zeros and that other processes read while
-/// the rank writes. A note is written before its number and read between two looks at it, so that
-/// one that is being replaced is taken for absent, never for another.
+/// the rank writes. What is being replaced is taken for absent, never for something else.
 ///
 /// THREADS: those of one group write one at a time; any may read.
 class Board {
  public:
   static constexpr std::size_t kGroups = 128;   // more than these at a time are not noted
   static constexpr std::size_t kCalls = 64;     // of a group, of which the hash is kept
-  static constexpr std::size_t kTexts = 8;      // of a group, of which the words are kept
+  static constexpr std::size_t kMarks = 16;     // of a group: every 64th call, kept for longer
   static constexpr std::size_t kValues = 1024;  // that must be equal on several ranks
   static constexpr std::size_t kHad = 512;      // values that were had
-
-  /// A text that belongs to a number, such as that of a call.
-  class Note {
-   public:
-    /// Empty if it belongs to another number, or is being written.
-    std::string read(std::uint64_t number) const;
-    void write(std::uint64_t number, std::string_view text);
-    void clear() { number_.store(0, std::memory_order_release); }
-
-   private:
-    std::atomic<std::uint64_t> number_;  // counted from 1, so that zero is none
-    std::array<char, 248> text_;
-  };
 
   /// The calls of this rank over one group.
   class Group {
@@ -48,8 +36,6 @@ class Board {
     std::uint64_t calls() const { return calls_.load(std::memory_order_acquire); }
     /// The hash after a call; unset if it was not made yet, or too long ago.
     std::optional<std::uint64_t> history(std::uint64_t number) const;
-    /// A call in words; empty if it was not made yet, or too long ago.
-    std::string words(std::uint64_t number) const;
     /// The line of the user's program that waits for a call; empty if it is not known.
     std::string line(std::uint64_t number) const;
     std::string name() const { return name_.data(); }
@@ -61,13 +47,18 @@ class Board {
     struct Hash {
       std::atomic<std::uint64_t> number;  // counted from 1, so that zero is none
       std::atomic<std::uint64_t> history;
+      std::atomic<std::uint64_t> text;
+
+      /// The history and the text; unset if it is of another call.
+      std::optional<std::pair<std::uint64_t, std::uint64_t>> read(std::uint64_t of) const;
+      void write(std::uint64_t of, std::uint64_t hash, std::uint64_t words);
     };
     std::atomic<std::uint64_t> reached_;
     std::atomic<std::uint64_t> calls_;
     std::atomic<std::int64_t> since_;
     std::array<char, 112> name_;
     std::array<Hash, kCalls> hashes_;
-    std::array<Note, kTexts> texts_;
+    std::array<Hash, kMarks> marks_;
     Note line_;
   };
 
@@ -78,8 +69,19 @@ class Board {
   void note_reached(Group& group, std::uint64_t number) {
     group.reached_.store(number + 1, std::memory_order_release);
   }
-  /// Notes a call. `history`: a hash of it and of all calls before it.
+  /// Notes a call. `history`: a hash of it and of all calls before it. `text`: a hash of its words,
+  /// which are noted apart, and once for all calls of the same words.
+  void note(Group& group, std::uint64_t number, std::uint64_t history, std::uint64_t text);
+  /// The same with its words.
   void note(Group& group, std::uint64_t number, std::uint64_t history, std::string_view words);
+  /// The words of calls, of all groups.
+  Texts& texts() { return texts_; }
+  /// A call in words; empty if it was not made yet, or too long ago.
+  std::string words(const Group& group, std::uint64_t number) const;
+  /// Notes when the last call was made, where that was not now.
+  void note_since(Group& group, std::int64_t since) {
+    group.since_.store(since, std::memory_order_relaxed);
+  }
   /// Notes which line of the user's program waits for a call.
   void note_line(Group& group, std::uint64_t number, std::string_view line);
   /// Notes a value that must be equal on other ranks. It may take the place of another one.
@@ -95,6 +97,7 @@ class Board {
   const Group* find(std::uint64_t key, std::size_t& place) const;
   /// The group at a place, whichever that is.
   const Group& at(std::size_t place) const { return groups_[place]; }
+  Group& at(std::size_t place) { return groups_[place]; }
   /// The same, if it is one that is noted; else null.
   const Group* group_at(std::size_t place) const {
     return keys_[place].load(std::memory_order_acquire) == 0 ? nullptr : &groups_[place];
@@ -155,6 +158,7 @@ class Board {
   std::array<Value, kValues> values_;
   std::atomic<std::uint64_t> had_so_far_;
   std::array<Value, kHad> had_;
+  Texts texts_;
   std::array<Group, kGroups> groups_;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);

@@ -3,11 +3,14 @@
 // Each rank notes a call on its board before it makes it, and compares it with the notes of the
 // other members. Of ranks that disagree the last to come finds it out, makes no call, and tells the
 // others, who look while they wait. Nothing is sent and nobody waits for the guard: the boards are
-// memory that the processes of one host share. docs/guard.md says what it finds, and what not.
+// memory that the processes of one host share. Ranks of other hosts are asked by who waits, and a
+// thread compares how far they came from time to time. docs/guard.md says what it finds, and what
+// not.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -16,13 +19,17 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "intarsia/error.h"
-#include "intarsia/symmetric_memory.h"
 #include "world/guard/board.h"
+#include "world/guard/boards.h"
+#include "world/guard/far_calls.h"
+#include "world/guard/group_members.h"
+#include "world/transport/forks.h"
 
 namespace intarsia {
 
@@ -44,13 +51,15 @@ class GuardedGroup;
 /// The boards of all ranks of a world. THREADS: any.
 class Guard : public std::enable_shared_from_this<Guard> {
  public:
-  /// Null where there is nothing to compare with: a world of one, ranks on several hosts, hosts
-  /// that let no process reach another's memory, or INTARSIA_GUARD=off on rank 0. COLLECTIVE: all
-  /// ranks of the world. `store`: with keys of this world only.
+  /// Null where there is nothing to compare with: a world of one, hosts that let no process reach
+  /// another's memory, or INTARSIA_GUARD=off on rank 0. COLLECTIVE: all ranks of the world.
+  /// `store`: with keys of this world only. `host`: processes of one host that name different ones
+  /// are treated as if they were on different hosts; empty: what INTARSIA_GUARD_HOST says.
   static std::shared_ptr<Guard> make(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                     int size, std::chrono::milliseconds timeout);
+                                     int size, std::chrono::milliseconds timeout,
+                                     std::string_view host = {});
   /// `job`: the same on all its ranks, and for no other guard.
-  Guard(std::unique_ptr<SymmetricMemory> memory, std::uint64_t job);
+  Guard(std::unique_ptr<Boards> boards, std::uint64_t job);
   ~Guard();
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
@@ -69,7 +78,7 @@ class Guard : public std::enable_shared_from_this<Guard> {
   /// Ranks are here if they made equally many calls of the group, and were asked about `what`
   /// equally often since. A rank that skips some work is asked less often: where a member had
   /// both values, since that call, nothing is wrong. What nobody else came to, or too long ago, is
-  /// not compared.
+  /// not compared, nor are ranks of other hosts.
   void check_value(const std::string& group, const std::vector<std::int64_t>& members,
                    std::string_view what, std::uint64_t hash, std::string_view way_out);
   /// Before a number is used that was not sent: GuardError if a value of the group differs and its
@@ -120,22 +129,29 @@ class Guard : public std::enable_shared_from_this<Guard> {
   std::optional<Doubt> first_doubt(const std::vector<std::int64_t>& members, bool all_here);
   /// The ranks whose values of a group differ; empty if nothing is in doubt.
   std::vector<std::int64_t> doubted(const std::string& group);
-  /// Who waits for this rank in another call: `; ranks 0, 1 wait for rank 2 in call #7 of ...`
-  std::string awaited() const;
   /// Tells the others, and throws; or ends the process, if INTARSIA_GUARD_ACTION=abort.
   [[noreturn]] void raise(const std::string& trouble);
   /// Why a rank will make no more calls, with its last error; empty while all is well.
   std::string why_gone(std::int64_t rank) const;
-  Board& mine() { return *board(memory_->rank()); }
-  Board* board(std::int64_t rank) const {
-    return reinterpret_cast<Board*>(memory_->at(static_cast<int>(rank)));
-  }
+  Board& mine() { return *board(boards_->rank()); }
+  Board* board(std::int64_t rank) const { return boards_->at(rank); }
+  /// What the thread does: answers other hosts, and compares how far they came.
+  void look_around();
+  void end_thread();
 
-  std::unique_ptr<SymmetricMemory> memory_;
+  std::unique_ptr<Boards> boards_;
   std::mutex mutex_;  // of the list of this rank's groups, and of the clocks
   std::map<std::string, Clock, std::less<>> clocks_;  // by the name of the group
   std::atomic<std::size_t> doubts_ = 0;               // of all clocks
   bool closed_ = false;
+
+  // Where there are several hosts.
+  std::mutex far_mutex_;
+  std::condition_variable ending_;
+  bool ends_ = false;
+  std::vector<GuardedGroup*> far_groups_;  // that have members on other hosts
+  std::unique_ptr<std::thread> thread_;
+  std::uint32_t forks_ = forks();
 };
 
 /// The calls of one group. THREADS: one at a time makes calls; any may wait for them.
@@ -169,7 +185,7 @@ class GuardedGroup {
   /// After a call that failed: GuardError with the reason, if another member knows it, or has died.
   void explain(std::uint64_t number) const;
   /// Who has not made a call, and what they did last; empty if all have.
-  std::string missing(std::uint64_t number) const;
+  std::string missing(std::uint64_t number) const { return members_.missing(number); }
   /// Prints who keeps the others waiting in a call; once for all that wait.
   void give_notice(std::uint64_t number, std::chrono::seconds waited) const;
   /// Notes which line of the user's program waits for a call, for the errors of others.
@@ -177,33 +193,38 @@ class GuardedGroup {
 
  private:
   friend class Guard;
-  struct Member {
-    std::int64_t rank = 0;
-    const Board* board = nullptr;
-    mutable std::atomic<std::size_t> place = 0;  // of the group on its board, when last seen
+  /// A call that another host made otherwise, of which this one does not know how yet.
+  struct Suspect {
+    std::uint64_t number = 0;
+    int rounds = 0;  // since it is known
   };
-  const Board::Group* notes_of(const Member& member) const;
+  /// Once the others have had a moment to come.
+  [[noreturn]] void raise_disagreement(std::uint64_t number) const;
   /// Decides doubts about values before the next call is made.
   void settle_doubts(std::uint64_t next) const;
-  std::string disagreement(std::uint64_t number) const;
-  /// The first call, up to this one, in which a member differs.
-  std::uint64_t first_difference(std::uint64_t number) const;
   /// Waits a moment for the others to make a call, and to note their lines where this rank has.
   void wait_for_others(std::uint64_t number) const;
+  /// How long to wait for what others know, once something is wrong.
+  std::chrono::milliseconds patience() const;
+  /// Compares calls with those of other hosts. For the guard's thread.
+  void compare_far();
+  /// Asks what others made, and tells this rank what is wrong.
+  void look_at_suspect();
+  /// Makes no further call meanwhile, so that what was made is still known.
+  void wait_for_verdict() const;
 
   std::shared_ptr<Guard> guard_;
   std::string name_;
-  std::string title_;
-  std::uint64_t key_;
-  std::vector<std::int64_t> members_;
-  std::int64_t me_;
-  std::vector<Member> others_;
+  GroupMembers members_;
   Board& mine_;
   Board::Group& notes_;
   std::mutex mutex_;
   std::uint64_t calls_ = 0;
   std::uint64_t history_ = 0;
-  std::string words_;
+  // Of the guard's thread.
+  FarCalls far_calls_;
+  Suspect suspect_;
+  std::atomic<bool> is_suspect_ = false;
 };
 
 }  // namespace intarsia

@@ -49,12 +49,13 @@ struct Camp {
 std::vector<Camp> camps_in(const NotesByRank& notes, std::uint64_t number) {
   std::map<std::uint64_t, Camp> camps;
   for (const auto& [rank, of_rank] : notes) {
-    const auto history = of_rank == nullptr ? std::nullopt : of_rank->history(number);
+    const Board::Group* group = of_rank.group;
+    const auto history = group == nullptr ? std::nullopt : group->history(number);
     if (!history) continue;
     Camp& camp = camps[*history];
     camp.ranks.push_back(rank);
-    if (camp.words.empty()) camp.words = of_rank->words(number);
-    if (camp.line.empty()) camp.line = of_rank->line(number);
+    if (camp.words.empty()) camp.words = of_rank.board->words(*group, number);
+    if (camp.line.empty()) camp.line = group->line(number);
   }
   std::vector<Camp> sorted;
   for (auto& [history, camp] : camps) sorted.push_back(std::move(camp));
@@ -198,7 +199,7 @@ std::string last_call_of(const Board& board, std::int64_t now) {
   const std::uint64_t number = last->calls() - 1;
   const std::string line = last->line(number);
   return concat("its last call was #", number, " of group ", last->name(), ", ",
-                last->words(number), line.empty() ? "" : " at ", line, ", ",
+                board.words(*last, number), line.empty() ? "" : " at ", line, ", ",
                 seconds_between(last->since(), now), " s ago", doing(board, now));
 }
 

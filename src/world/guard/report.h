@@ -14,7 +14,12 @@ namespace intarsia {
 /// `rank 2`, `ranks 0, 1, 3`
 std::string ranks_text(const std::vector<std::int64_t>& ranks);
 
-using NotesByRank = std::map<std::int64_t, const Board::Group*>;
+/// The calls of a group on the board of a rank; null if it has none.
+struct NotesOfRank {
+  const Board* board = nullptr;
+  const Board::Group* group = nullptr;
+};
+using NotesByRank = std::map<std::int64_t, NotesOfRank>;
 
 /// Who makes which call, the most first, each with the line: `ranks disagree about call #7 of group
 /// [dp=4]: ranks 0, 1, 3 make ...; rank 2 makes ...`. Ranks that did not make it are left out.

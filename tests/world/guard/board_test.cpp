@@ -33,15 +33,37 @@ TEST(Board, KeepsTheLastCallsOfAGroup) {
   EXPECT_EQ(group->history(100 - Board::kCalls), 1100 - Board::kCalls);
   EXPECT_FALSE(group->history(99 - Board::kCalls)) << "too long ago";
   EXPECT_FALSE(group->history(100)) << "not yet";
-  EXPECT_EQ(group->words(99), "call 99");
-  EXPECT_EQ(group->words(99 - Board::kTexts), "");
+  EXPECT_EQ(b->words(*group, 99), "call 99");
+  EXPECT_EQ(b->words(*group, 99 - Board::kCalls), "") << "too long ago";
+  EXPECT_EQ(b->words(*group, 100), "");
+}
+
+TEST(Board, KeepsTheHashOfEvery64thCallForLonger) {
+  const auto b = board();
+  Board::Group* group = b->add(7, "[g=4]");
+  for (std::uint64_t n = 0; n < 2000; ++n) b->note(*group, n, 1000 + n, "call");
+  constexpr std::uint64_t kOldest = Board::kCalls * (1999 / Board::kCalls - Board::kMarks + 1);
+  EXPECT_EQ(group->history(kOldest), 1000 + kOldest);
+  EXPECT_FALSE(group->history(kOldest + 1));
+  EXPECT_FALSE(group->history(kOldest - Board::kCalls)) << "too long ago";
+}
+
+TEST(Board, WordsAreNotedOnceForAllGroups) {
+  const auto b = board();
+  Board::Group* one = b->add(7, "one");
+  Board::Group* other = b->add(8, "other");
+  b->texts().note(5, "all_gather");
+  b->note(*one, 0, 1, std::uint64_t{5});
+  b->note(*other, 0, 2, std::uint64_t{5});
+  EXPECT_EQ(b->words(*one, 0), "all_gather");
+  EXPECT_EQ(b->words(*other, 0), "all_gather");
 }
 
 TEST(Board, ShortensWordsThatAreTooLong) {
   const auto b = board();
   Board::Group* group = b->add(7, std::string(500, 'n'));
   b->note(*group, 0, 1, std::string(500, 'w'));
-  EXPECT_EQ(group->words(0), std::string(247, 'w'));
+  EXPECT_EQ(b->words(*group, 0), std::string(239, 'w'));
   EXPECT_EQ(group->name(), std::string(111, 'n'));
 }
 
@@ -91,7 +113,7 @@ TEST(Board, ForgetsAGroupThatIsRemoved) {
   Board::Group* other = b->add(8, "other");
   EXPECT_EQ(other, group) << "the place is used again";
   EXPECT_FALSE(other->history(3));
-  EXPECT_EQ(other->words(3), "");
+  EXPECT_EQ(b->words(*other, 3), "");
   EXPECT_EQ(other->calls(), 0U);
 }
 
@@ -127,7 +149,7 @@ TEST(Board, IsNeverReadInBetween) {
     for (std::uint64_t back = 0; back < std::min<std::uint64_t>(calls, Board::kCalls); ++back) {
       const std::uint64_t n = seen - back;
       ASSERT_EQ(group->history(n).value_or(3 * n + 1), 3 * n + 1);
-      const std::string words = group->words(n);
+      const std::string words = b->words(*group, n);
       ASSERT_TRUE(words.empty() || words == std::to_string(n)) << words;
     }
   }
