@@ -333,7 +333,7 @@ def do_unseeded_model(r):
     return r.it.full(module[0].weight)
 
 
-@fault("the tensor given to distribute for '0.weight' of fully_shard.*" + VALUES)
+@fault("the tensor given to distribute for '0.(weight|bias)' of fully_shard.*" + VALUES)
 def do_unseeded_sharded_model(r):
     r.torch.manual_seed(7 if r.bad else 1)
     module = r.torch.nn.Sequential(r.torch.nn.Linear(8, 8))

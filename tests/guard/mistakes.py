@@ -75,7 +75,7 @@ def model_without_a_seed(s):
     return model(s.rows()).sum().item()
 
 
-@mistake("the tensor given to distribute for '0.weight' of fully_shard differs between rank")
+@mistake("the tensor given to distribute for '0.(weight|bias)' of fully_shard differs between rank")
 def sharded_model_without_a_seed(s):
     s.torch.manual_seed(s.rank)
     s.step(s.sharded())
