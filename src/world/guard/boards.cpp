@@ -26,15 +26,10 @@ constexpr milliseconds kStorePatience = std::chrono::seconds(5);
 constexpr const char* kQuestions = "questions";
 constexpr int kRounds = 0;  // a counter of SymmetricMemory
 
-std::string_view setting(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::string_view() : value;
-}
-
 /// A file in INTARSIA_GUARD_DIR, so that the board is still there when all processes have ended;
 /// empty if that is not set, or no folder that can be written to.
 std::string file_of_board(int rank) {
-  const std::string folder(setting("INTARSIA_GUARD_DIR"));
+  const std::string folder(guard_setting("INTARSIA_GUARD_DIR"));
   if (folder.empty()) return {};
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -46,7 +41,6 @@ std::string file_of_board(int rank) {
   return concat(folder, "/rank", rank, ".board");
 }
 
-Bytes bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 std::string host_key(int rank) { return concat("host/", rank); }
 std::string answer_key(std::size_t host) { return concat("answer/", host); }
 
@@ -67,8 +61,8 @@ std::string host_of_this_rank(int rank, std::string_view part) {
 
 std::vector<std::string> hosts_of_ranks(c10d::Store& store, int rank, int size,
                                         const BoardsOptions& options) {
-  const auto part = options.host.empty() ? setting("INTARSIA_GUARD_HOST") : options.host;
-  store.set(host_key(rank), bytes_of(host_of_this_rank(rank, part)));
+  const auto part = options.host.empty() ? guard_setting("INTARSIA_GUARD_HOST") : options.host;
+  store.set(host_key(rank), host_of_this_rank(rank, part));
   std::vector<std::string> keys;
   for (int r = 0; r < size; ++r) keys.push_back(host_key(r));
   try {
@@ -78,22 +72,24 @@ std::vector<std::string> hosts_of_ranks(c10d::Store& store, int rank, int size,
                      " ms for ranks that did not come (", error.what(), ")");
   }
   std::vector<std::string> hosts;
-  for (const std::string& key : keys) {
-    const Bytes text = store.get(key);
-    hosts.emplace_back(text.begin(), text.end());
-  }
+  for (const Bytes& text : store.multiGet(keys)) hosts.emplace_back(text.begin(), text.end());
   return hosts;
 }
 
 /// Whether all ranks say so. COLLECTIVE: all ranks.
 bool do_all(c10d::Store& store, bool mine, int size, milliseconds timeout) {
   if (!mine) store.add("failed", 1);
-  if (store.add("came", 1) == size) store.set("all came", bytes_of("1"));
+  if (store.add("came", 1) == size) store.set("all came", std::string("1"));
   store.wait({"all came"}, timeout);
   return store.add("failed", 0) == 0;
 }
 
 }  // namespace
+
+std::string_view guard_setting(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string_view() : value;
+}
 
 Boards::Boards(int rank, const std::vector<std::string>& hosts)
     : rank_(rank), seats_(hosts.size()) {

@@ -19,6 +19,9 @@
 
 namespace intarsia {
 
+/// What the environment says of the guard; empty if it is not set.
+std::string_view guard_setting(const char* name);
+
 struct BoardsOptions {
   /// How long this rank waits for the others to come.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);

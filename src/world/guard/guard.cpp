@@ -27,12 +27,7 @@ constexpr std::chrono::milliseconds kFarPatience{2500};  // where other hosts ar
 constexpr std::chrono::milliseconds kRound{250};         // of the thread that answers them
 constexpr std::chrono::milliseconds kBreath{10};
 
-std::string_view setting(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::string_view() : value;
-}
-
-bool is_off() { return setting("INTARSIA_GUARD") == "off"; }
+bool is_off() { return guard_setting("INTARSIA_GUARD") == "off"; }
 
 /// A number for this guard, if rank 0 wants one; else 0: a rank that decided for itself would be
 /// waited for by the others.
@@ -102,13 +97,17 @@ std::shared_ptr<Guard> Guard::make(const c10::intrusive_ptr<c10d::Store>& store,
 
 void Guard::look_around() {
   std::unique_lock lock(far_mutex_);
-  while (!ending_.wait_for(lock, kRound, [this] { return ends_; })) {
+  const auto attempt = [](const auto& does) {
     try {
-      boards_->answer();
-      for (GuardedGroup* group : far_groups_) group->compare_far();
+      does();
     } catch (const std::exception&) {
       // The store does not answer; perhaps it has ended, with the rank that keeps it.
     }
+  };
+  while (!ending_.wait_for(lock, kRound, [this] { return ends_; })) {
+    attempt([this] { boards_->answer(); });
+    // Each for itself: a rank may wait for what one of them finds out.
+    for (GuardedGroup* group : far_groups_) attempt([group] { group->compare_far(); });
   }
 }
 
@@ -243,7 +242,7 @@ std::string Guard::why_gone(std::int64_t rank) const {
 
 void Guard::raise(const std::string& trouble) {
   mine().tell(trouble);
-  if (setting("INTARSIA_GUARD_ACTION") == "abort") {
+  if (guard_setting("INTARSIA_GUARD_ACTION") == "abort") {
     std::cerr << concat("[guard] rank ", boards_->rank(), " ends: ", trouble, '\n') << std::flush;
     std::abort();
   }
@@ -253,8 +252,10 @@ void Guard::raise(const std::string& trouble) {
 void Guard::close(std::string_view why) {
   if (forks_ != forks()) return;  // the boards are those of its parent
   end_thread();
-  const std::scoped_lock lock(mutex_);
-  closed_ = true;
+  {
+    const std::scoped_lock lock(mutex_);
+    closed_ = true;
+  }
   boards_->close(why);
 }
 
