@@ -13,6 +13,7 @@ on its own host, where here is nobody else: then it is the one who did not come.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -467,7 +468,8 @@ def run(name, backend, steps, apart=False):
     while time.time() < end and any(processes[rank].poll() is None for rank in healthy):
         time.sleep(0.02)
     for process in processes.values():
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with what it started, which may be stopped
         process.wait()
     for reader in readers:
         reader.join()

@@ -279,7 +279,8 @@ GuardedGroup::~GuardedGroup() {
     guard_->doubts_ -= clock.doubts.size();
     clock = {.left = true};
   }
-  if (!guard_->closed_) guard_->mine().remove(notes_);
+  // The notes of a rank in trouble stay: others may be about to read what it did.
+  if (!guard_->closed_ && !mine_.in_trouble()) guard_->mine().remove(notes_);
 }
 
 std::shared_ptr<GuardedGroup> GuardedGroup::messages(std::size_t from, std::size_t to,

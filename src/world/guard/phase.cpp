@@ -40,7 +40,7 @@ double median_of(const std::vector<Times::Step>& steps, const Part& part) {
 
 RankTimes read(std::int64_t rank, const Times& times) {
   const std::vector<Times::Step> steps = last_steps(times);
-  RankTimes out{.rank = rank, .steps = steps.size()};
+  RankTimes out{.rank = rank, .steps = steps.size(), .own = {}};
   const std::vector<std::string> names = times.phases();
   for (std::size_t i = 0; i < names.size() && !steps.empty(); ++i) {
     out.own.push_back({names[i], median_of(steps, [i](const Times::Step& s) { return s.own[i]; })});

@@ -76,6 +76,24 @@ TEST(Guard, RanksThatAgreeAreLeftAlone) {
   });
 }
 
+TEST(Guard, WhatARankDidIsStillKnownWhenItWasToldAndLeft) {
+  on_ranks(2, [](int rank, const std::shared_ptr<Guard>& guard, const Meet& meet) {
+    auto group = guard->join("[g=2]", {0, 1});
+    if (rank == 0) group->enter({"broadcast", 8});
+    meet();
+    if (rank == 1) {
+      EXPECT_THROW(group->enter({"all_gather", 8}), GuardError);
+      group.reset();
+    }
+    meet();
+    if (rank == 0) {
+      expect_error<GuardError>([&] { group->compare(0); },
+                               {"rank 0 makes broadcast", "rank 1 makes all_gather"});
+    }
+    meet();
+  });
+}
+
 TEST(Guard, AnotherCallOnOneRankIsNamedToAll) {
   expect_all(told([](int rank) {
                return std::vector<GuardedCall>{
