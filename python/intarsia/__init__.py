@@ -76,7 +76,7 @@ from ._parallelize import parallelize
 from ._phase import find_straggler, phase, prometheus, step_times
 from ._predict import predict, simulate
 from ._prove import Rule, add_rule, prove, prove_case
-from ._replicate import Replica, replicate
+from ._replicate import Replica, from_first, replicate
 from ._state_dict import (
     full_optimizer_state_dict,
     full_state_dict,

@@ -117,6 +117,21 @@ class Replica:
             _normalise_alone(module)
 
 
+def from_first(module: torch.nn.Module, *, mesh: MeshLike | None = None, world: _C.World | None = None) -> torch.nn.Module:
+    """All ranks of the mesh take the parameters and buffers of its first rank; returns the module.
+
+    For a plain module that ranks made from different seeds, before `parallelize` or `fully_shard`, which take the same values on
+    all ranks. In lockstep there is one module, and nothing to do. COLLECTIVE: all ranks of the mesh.
+    """
+    ranks = world or default_world()
+    over = default_mesh() if mesh is None else to_mesh(mesh)
+    if not ranks.in_lockstep() and over.contains(ranks.rank()):
+        # A replica begins with this; it ends here, and leaves no hook.
+        _C.replicate(list(module.named_parameters()), list(module.named_buffers()), ranks, over, list(over.names()),
+                     1, 1, None, _C.BufferSync.own)  # fmt: skip
+    return module
+
+
 def replicate(
     module: torch.nn.Module,
     *,

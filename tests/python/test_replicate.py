@@ -95,6 +95,25 @@ def test_trains_like_one_process_on_the_whole_batch():
 
 
 @on_ranks(2)
+def test_from_first_gives_all_ranks_the_first_ones_values():
+    rank = it.init("[dp=2]") and it.world().rank()
+    for distribute in (lambda m: it.fully_shard(m), lambda m: it.parallelize(m, it.mesh(), {}), lambda m: it.replicate(m)):
+        model, expected = made(rank + 1), made(1)
+        assert it.from_first(model) is model
+        for mine, first in zip(model.state_dict().values(), expected.state_dict().values(), strict=True):
+            assert torch.equal(mine, first)
+        distribute(model)  # would be told of values that differ, or of hooks that are there already
+        for mine, first in zip(model.parameters(), expected.parameters(), strict=True):
+            assert torch.equal(it.full(mine) if it.has_layout(mine) else mine, first)
+    if rank == 0:
+        it.from_first(made(3), mesh=it.Mesh("[alone=1]"))
+    sharded = it.parallelize(made(1), it.mesh(), {})
+    refuses(ValueError, "is a distributed tensor", lambda: it.from_first(sharded))
+    with it.lockstep("[dp=2]"):
+        it.from_first(made(1))
+
+
+@on_ranks(2)
 def test_handle_lives_as_long_as_the_module():
     model = torch.nn.Linear(3, 1)
     it.replicate(model)  # nobody keeps it

@@ -67,10 +67,11 @@ void check_full(World& world, const Layout& layout, const at::Tensor& tensor) {
       layout.mesh(),
       concat("the tensor given to distribute", module.empty() ? "" : " for ", module),
       content_hash(tensor),
-      concat("here it is ", describe(tensor),
-             ". distribute takes the full tensor, the same on all ranks: seed before it is made "
-             "(torch.manual_seed), or broadcast it; where each rank has a part of its own, pass it "
-             "to from_local"));
+      concat(
+          "here it is ", describe(tensor),
+          ". distribute takes the full tensor, the same on all ranks: seed before it is made "
+          "(torch.manual_seed), or give all ranks the first one's (from_first(module)); where each "
+          "rank has a part of its own, pass it to from_local"));
 }
 
 /// Compares the sizes that this rank concludes from its piece with those of the others.
