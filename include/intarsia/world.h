@@ -47,7 +47,8 @@ struct WorldOptions {
   /// device.
   std::string backend = {};
   /// Where tensors of this process live. Unset: the CPU, or with NCCL the CUDA device numbered by
-  /// the local rank.
+  /// the local rank; with an adopted group that is not for the CPU, that group's. One that this
+  /// process cannot use is an UnsupportedError that says why.
   std::optional<at::Device> device = std::nullopt;
   /// How long a collective, or the making of a group, may wait for the other ranks.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);

@@ -2,6 +2,10 @@
 
 import torch  # loads libtorch, which the extension needs
 
+from . import _built, _torch_version
+
+_torch_version.check(torch, _built)  # before the extension, whose symbols another libtorch does not have
+
 from . import _C, _compile, _patches, _watch
 from ._C import (
     DType,

@@ -35,6 +35,16 @@ def check_programs(prefix):
     print("the installed programs run: ops, plan, calibrate, doctor")
 
 
+def build_with_pkg_config(prefix, program):
+    """As one builds who does not use CMake."""
+    (pc,) = prefix.rglob("intarsia.pc")
+    flags = subprocess.run(["pkg-config", "--cflags", "--libs", "intarsia"], check=True, capture_output=True, text=True,
+                           env=os.environ | {"PKG_CONFIG_PATH": str(pc.parent)}).stdout  # fmt: skip
+    (source,) = (prefix / "share/doc").glob("*/examples/first/main.cpp")
+    run("g++", "-o", program, source, *flags.split())
+    assert list((prefix / "share/doc").glob("*/LICENSE"))
+
+
 def main(build):
     with tempfile.TemporaryDirectory() as temporary:
         temporary = pathlib.Path(temporary)
@@ -51,13 +61,16 @@ def main(build):
         alone = subprocess.run([program], check=True, timeout=60, capture_output=True, text=True)
         print(alone.stdout, end="")
         assert "rank 0 of 1" in alone.stdout, alone.stdout
+        build_with_pkg_config(prefix, temporary / "by_hand")
+        done = subprocess.run([temporary / "by_hand"], check=True, timeout=60, capture_output=True, text=True)
+        assert done.stdout == alone.stdout, done.stdout
         for launcher in ("plain", "torchrun"):
             result = launch.run(launcher, 3, [program], env={"OMP_NUM_THREADS": "1"})
             print(f"{launcher}:\n{result.stdout}", end="")
             assert result.returncode == 0, result.stderr
             for rank in range(3):
                 assert f"rank {rank} of 3" in result.stdout, result.stdout
-    print("the foreign project was built and ran: alone, plainly and under torchrun")
+    print("the foreign project was built and ran: alone, plainly and under torchrun; with pkg-config too")
 
 
 if __name__ == "__main__":

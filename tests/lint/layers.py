@@ -6,7 +6,8 @@ A file may include its own layer and lower ones, and of its own layer its own ro
 and its source as one, include each other, in one step or in several. base, layout and plan include nothing of torch; layout,
 plan and rules use no unordered containers, whose order of iteration differs between ranks; private headers are not included
 by public ones; nothing names a machine's paths. No folder has more than 25 files, no file more than 500 lines unless it is
-a table, no class more than 300 lines with its members that stand outside. Prints each violation as file:line.
+a table, no class more than 300 lines with its members that stand outside. Headers of torch that are not public are included
+only where docs/torch_versions.md says. Prints each violation as file:line.
 """
 
 import pathlib
@@ -44,6 +45,14 @@ PUBLIC = {
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 TORCH = re.compile(r"^(ATen|c10|torch|caffe2)/")
+# What torch's documentation tells authors of extensions, ops and process groups to include. All else is in the page.
+PUBLIC_TORCH = re.compile(
+    r"torch/(torch|library|version|nn/.*|optim/.*|csrc/autograd/(autograd|custom_function))\.h|ATen/(ATen|Parallel|core/Tensor)\.h"
+    r"|torch/csrc/distributed/c10d/(Backend|ProcessGroup|Store|Types|Work)\.hpp"
+    r"|c10/core/(Allocator|Device|DeviceType|InferenceMode|ScalarType)\.h|c10/util/(Exception|Logging|SmallVector|complex)\.h"
+)
+PRIVATE_ROW = re.compile(r"^\| `([\w/]+\.hp*)` \| ((?:`[\w/.]+` ?)+)\|", re.M)
+PAGE = "docs/torch_versions.md"
 UNORDERED = re.compile(r"\bunordered_(map|set|multimap|multiset)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(home|root|work|opt|Users)/")
 CLASS = re.compile(r"^(?:template <.*>\s*)?(?:class|struct) (\w+)(?: final)?(?:\s*:[^;{]*)?\s*\{", re.M)
@@ -195,6 +204,29 @@ def whole_violations(files):
                 yield f"src/{module}", f"class {name} has {lines} lines, more than {MOST_CLASS_LINES}"
 
 
+def private_torch(page):
+    """The headers of torch that the page lists, each with the folders and files that may include it."""
+    return {header: where.replace("`", "").split() for header, where in PRIVATE_ROW.findall(page)}
+
+
+def torch_violations(files, page):
+    """Private headers of torch in places that the page does not name, and rows of the page that nothing needs."""
+    rows, used = private_torch(page), set()
+    for path, text in files.items():
+        for number, line in enumerate(text.splitlines(), 1):
+            found = INCLUDE.match(line)
+            if not found or not TORCH.match(found.group(2)) or PUBLIC_TORCH.fullmatch(found.group(2)):
+                continue
+            here = [where for where in rows.get(found.group(2), []) if (path.as_posix() + "/").startswith(where + "/")]
+            used.update((found.group(2), where) for where in here)
+            if not here:
+                yield f"{path}:{number}", f"torch's private {found.group(2)} is not in {PAGE} for this place"
+    for header, places in rows.items():
+        for where in places:
+            if (header, where) not in used:
+                yield PAGE, f"{where} does not include {header}"
+
+
 def main(root):
     count, files = 0, {}
     for top in ("include", "src"):
@@ -208,6 +240,11 @@ def main(root):
     for where, what in whole_violations(files):
         count += 1
         print(f"{where}:1: {what}")
+    bindings = {file.relative_to(root): file.read_text() for file in sorted((root / "python/bindings").glob("*.[ch]*"))}
+    page = root / PAGE
+    for where, what in torch_violations(files | bindings, page.read_text() if page.exists() else ""):
+        count += 1
+        print(f"{where}: {what}")
     print(f"{len(files)} files, {count} violations")
     return 1 if count or not files else 0
 

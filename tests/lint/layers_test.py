@@ -29,16 +29,26 @@ BAD_TOGETHER = {
         "src/plan/c.cpp": '#include "plan/a.h"\n',
     },
     "too many files": {f"src/plan/a{i}.cpp": "\n" for i in range(26)},
+    "a private header of torch": {"src/world/guard/a.cpp": "#include <c10/core/TensorImpl.h>\n"},
+    "one in another place": {
+        "src/world/guard/a.cpp": "#include <c10/core/TensorImpl.h>\n",
+        "docs/torch_versions.md": "| `c10/core/TensorImpl.h` | `src/tensor` | why |\n",
+    },
+    "one that nothing needs": {
+        "src/world/guard/a.cpp": "\n",
+        "docs/torch_versions.md": "| `c10/core/TensorImpl.h` | `src/tensor` | why |\n",
+    },
     "a long class with members outside": {
         "src/plan/a.h": "class Long {\n" + "\n" * 150 + "};\n",
         "src/plan/a.cpp": "void Long::run() {\n" + "\n" * 150 + "}\n",
     },
 }
 GOOD = {
+    "docs/torch_versions.md": "| `ATen/core/ivalue.hpp` | `src/checkpoint` `src/tensor/dispatch/d.h` | why |\n",
     "src/layout/a.cpp": '#include "base/text.h"\n#include "intarsia/mesh.h"\n',
     "src/world/session/b.cpp": '#include <ATen/ATen.h>\n#include "layout/chunk.h"\nstd::unordered_map<int, int> m;\n',
-    "src/checkpoint/c.cpp": '#include "tensor/core/spec.h"\n',
-    "src/tensor/dispatch/d.h": '#include "tensor/core/spec.h"\nclass Short {\n' + "\n" * 290 + "};\n",
+    "src/checkpoint/c.cpp": '#include "tensor/core/spec.h"\n#include <ATen/core/ivalue.hpp>\n',
+    "src/tensor/dispatch/d.h": '#include "tensor/core/spec.h"\n#include <ATen/core/ivalue.hpp>\nclass Short {\n' + "\n" * 290 + "};\n",
     "src/tensor/dispatch/d.cpp": '#include "tensor/dispatch/d.h"\n',
 }
 

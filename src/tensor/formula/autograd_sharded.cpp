@@ -2,7 +2,6 @@
 // than those that ATen composes.
 #include <ATen/ATen.h>
 #include <ATen/CompositeImplicitAutogradFunctions.h>
-#include <ATen/core/Reduction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>

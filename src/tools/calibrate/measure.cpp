@@ -1,7 +1,6 @@
 #include "tools/calibrate/measure.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <chrono>
@@ -13,6 +12,7 @@
 #include "intarsia/collectives.h"
 #include "tools/calibrate/fit.h"
 #include "world/collectives/flat.h"
+#include "world/transport/devices.h"
 
 namespace intarsia::tools {
 namespace {
@@ -72,24 +72,18 @@ void run_once(const Trial& t, const Buffers& buffers) {
   }
 }
 
-/// Until what was started on an accelerator is done.
-void finish(at::Device device) {
-  if (device.is_cpu()) return;
-  c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
-}
-
 /// Of one call on this rank.
 double seconds(const Trial& t, const Buffers& buffers, const Comm& everyone) {
   constexpr std::int64_t kBytesInARow = std::int64_t{1} << 20;
   constexpr std::int64_t kMostInARow = 32;
   const std::int64_t calls = std::clamp<std::int64_t>(kBytesInARow / t.bytes(), 1, kMostInARow);
   const at::Device device = buffers.in.device();
-  finish(device);
+  synchronize(device);
   barrier(everyone);
   if (calls > 1) run_once(t, buffers);  // ranks leave the barrier at different times
   const auto start = std::chrono::steady_clock::now();
   for (std::int64_t i = 0; i < calls; ++i) run_once(t, buffers);
-  finish(device);
+  synchronize(device);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   return took.count() / static_cast<double>(calls);
 }

@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr std::chrono::seconds kProbeLimit{30};
-constexpr std::string_view kTestedTorch = "2.13";
+constexpr std::string_view kTestedTorch = INTARSIA_TESTED_TORCH;  // such as "2.13, 2.15"
 
 std::string_view trimmed(std::string_view text) {
   const std::size_t last = text.find_last_not_of(" \n");
@@ -51,11 +51,11 @@ Check check_version(const json& torch) {
                                     ", or let LD_LIBRARY_PATH lead to torch ", built);
   if (minor_version(built) != minor_version(loaded)) return fail("torch", found, remedy);
   if (built != loaded) return warn("torch", found, remedy);
-  if (minor_version(loaded) != kTestedTorch) {
+  const std::string tested = concat(", ", kTestedTorch, ',');
+  if (tested.find(concat(", ", minor_version(loaded), ',')) == std::string::npos) {
     return warn("torch", found,
                 concat("Intarsia is tested with torch ", kTestedTorch,
-                       "; use it if "
-                       "you meet errors"));
+                       "; use one of them if you meet errors"));
   }
   return ok("torch", found);
 }

@@ -21,6 +21,7 @@
 #include "world/session/meeting.h"
 #include "world/transport/backends.h"
 #include "world/transport/delayed_backend.h"
+#include "world/transport/devices.h"
 #include "world/transport/forks.h"
 
 namespace intarsia {
@@ -79,6 +80,14 @@ at::Device choose_device(const WorldOptions& options, const std::string& backend
   if (options.device) return *options.device;
   if (backend == "nccl") return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank)};
   return at::kCPU;
+}
+
+/// Where none is named: the CPU if the group can, else what it was bound to or its thread uses.
+at::Device adopted_device(c10d::ProcessGroup& group, const WorldOptions& options) {
+  if (options.device) return *options.device;
+  if (!group.hasBackends() || group.hasBackendForDeviceType(at::kCPU)) return at::kCPU;
+  if (const auto bound = group.getBoundDeviceId()) return *bound;
+  return current_device(group.getDeviceTypes().front().type());
 }
 
 std::string choose_backend(const WorldOptions& options) {
@@ -184,6 +193,7 @@ std::shared_ptr<World> World::connect(const Rendezvous& r, const WorldOptions& o
   parts.size = r.size;
   parts.local_rank = r.local_rank;
   parts.device = choose_device(options, backend, r.local_rank);
+  check_device(parts.device, backend);
   parts.timeout = options.timeout;
   parts.ledger_entries = options.ledger_entries;
   if (r.size == 1) {
@@ -209,7 +219,7 @@ std::shared_ptr<World> World::adopt(const std::string& group_name, const WorldOp
 
 std::shared_ptr<World> World::adopt(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                     const WorldOptions& options) {
-  const at::Device device = options.device.value_or(at::kCPU);
+  const at::Device device = adopted_device(*group, options);
   const auto backend = group->getBackend(device.type());
   WorldParts parts;
   parts.hosted = {group->getRank()};

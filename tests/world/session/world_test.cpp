@@ -91,6 +91,24 @@ TEST(World, AdoptsAProcessGroupByName) {
   expect_error<ValueError>([] { (void)World::adopt("nobody"); }, {"'nobody'", "group_name"});
 }
 
+TEST(World, AdoptsTheDeviceOfAGroupThatIsNotForTheCpu) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  BackendRequest request;
+  request.store = store;
+  request.timeout = std::chrono::seconds(30);
+  request.address = "127.0.0.1";
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, 0, 1);
+  group->setBackend(at::kMeta, c10d::ProcessGroup::BackendType::GLOO, make_gloo(request));
+  EXPECT_EQ(World::adopt(group)->device().type(), at::kMeta);
+  group->setBoundDeviceId(at::Device(at::kMeta, 0));
+  EXPECT_EQ(World::adopt(group)->device(), at::Device(at::kMeta, 0));
+  group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::CUSTOM, make_gloo(request));
+  EXPECT_EQ(World::adopt(group)->device(), at::Device(at::kCPU));
+  WorldOptions options;
+  options.device = at::Device(at::kMeta, 0);
+  EXPECT_EQ(World::adopt(group, options)->device(), at::Device(at::kMeta, 0));
+}
+
 TEST(World, ClosesItsGroupsAndSaysSoAfterwards) {
   run_in_process(2, [](World& world) {
     const Comm all = world.everyone();
