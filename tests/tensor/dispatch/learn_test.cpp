@@ -177,7 +177,8 @@ TEST(LearnFromZeros, EverythingWhereItDoesNot) {
 
 TEST(LearnFromZeros, OpsThatDivideGetIdentityMatrices) {
   const Lockstep lockstep("[a=2]");
-  const FramedCall call("aten::cholesky", "", {laid_out(counting({2, 3, 3}), "R", lockstep)});
+  const FramedCall call("aten::cholesky_inverse", "",
+                        {laid_out(counting({2, 3, 3}), "R", lockstep)});
   const Decision d = learned_from_zeros(call, /*open=*/true);
   EXPECT_EQ(d.results[0].specs[0]->sizes, (Shape{2, 3, 3}));
 }
