@@ -17,6 +17,8 @@ file(GLOB intarsia_nvidia_headers ${INTARSIA_TORCH_FOLDER}/../nvidia/*/include)
 find_path(INTARSIA_NCCL_HEADERS nccl.h HINTS ${intarsia_nvidia_headers})
 find_path(INTARSIA_CUDA_HEADERS crt/host_config.h HINTS ${intarsia_nvidia_headers}
           ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES include)
+find_path(INTARSIA_CCCL_HEADERS nv/target HINTS ${intarsia_nvidia_headers}
+          ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES include include/cccl)
 
 # intarsia_optional_backend(<target> <name> <NAME> [<folders of headers>...]): the backend's file where
 # libtorch was built with USE_C10D_<NAME> and these folders were found, else a stand-in that says so.
@@ -26,7 +28,7 @@ function(intarsia_optional_backend target backend upper)
   if(NOT "${definitions};${TORCH_CXX_FLAGS}" MATCHES "USE_C10D_${upper}")
     set(why "the libtorch that Intarsia was built with has no ${backend} backend; use gloo, or build against a libtorch that has it")
   elseif("${ARGN}" MATCHES "NOTFOUND")
-    set(why "the headers of ${backend} were not found when Intarsia was built; use gloo, or install them (those of CUDA: pip install nvidia-cuda-crt) and build again")
+    set(why "the headers of ${backend} were not found when Intarsia was built; use gloo, or install them (those of CUDA: pip install nvidia-cuda-crt nvidia-cuda-cccl) and build again")
   else()
     target_sources(${target} PRIVATE ${source})
     set_source_files_properties(${source} PROPERTIES INCLUDE_DIRECTORIES "${ARGN}")
