@@ -20,6 +20,7 @@
 //   | unsupported | UnsupportedError | c10::NotImplementedError | NotImplementedError            |
 //   | world       | WorldError       | c10::DistError           | torch.distributed.DistError,   |
 //   |             |                  |                          | from functions its WorldError  |
+//   | file        | FileError        |                          | OSError                        |
 //
 // All are std::exceptions too. What ATen itself refuses, such as sizes that do not fit, is a
 // c10::Error and no Failure.
@@ -36,6 +37,7 @@ class Failure {
     value,        ///< an argument does not make sense; other values may succeed
     unsupported,  ///< the request makes sense but is not built, or the backend at hand cannot do it
     world,        ///< other processes could not be reached, did not come in time, or failed
+    file,         ///< a file could not be written or read, or is not what it was when written
   };
   virtual Kind kind() const noexcept = 0;
   /// The message, without a backtrace.
@@ -77,6 +79,14 @@ class WorldError : public Error {
  public:
   using Error::Error;
   Kind kind() const noexcept override { return Kind::world; }
+};
+
+/// A file or folder could not be written or read, or what is in it is damaged. The message names
+/// it.
+class FileError : public Error {
+ public:
+  using Error::Error;
+  Kind kind() const noexcept override { return Kind::file; }
 };
 
 }  // namespace intarsia

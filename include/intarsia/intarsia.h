@@ -4,6 +4,7 @@
 #include "intarsia/between.h"           // IWYU pragma: export
 #include "intarsia/boxes.h"             // IWYU pragma: export
 #include "intarsia/build.h"             // IWYU pragma: export
+#include "intarsia/checkpoint.h"        // IWYU pragma: export
 #include "intarsia/collectives.h"       // IWYU pragma: export
 #include "intarsia/communication.h"     // IWYU pragma: export
 #include "intarsia/error.h"             // IWYU pragma: export

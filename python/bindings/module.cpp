@@ -9,7 +9,8 @@
 namespace intarsia {
 namespace {
 
-PyObject* g_world_error = nullptr;  // the module keeps it alive
+PyObject* g_world_error = nullptr;  // the module keeps them alive
+PyObject* g_file_error = nullptr;
 
 /// Our errors, and those of ATen below our functions, as Python's.
 void translate(std::exception_ptr error) {
@@ -21,6 +22,8 @@ void translate(std::exception_ptr error) {
     py::set_error(PyExc_NotImplementedError, e.what());
   } catch (const WorldError& e) {
     py::set_error(g_world_error, e.what());
+  } catch (const FileError& e) {
+    py::set_error(g_file_error, e.what());
   } catch (const py::builtin_exception&) {
     throw;
   } catch (const c10::Error&) {
@@ -41,6 +44,10 @@ PYBIND11_MODULE(_C, m) {
       "intarsia.WorldError", "Other processes could not be reached, or failed.", base.ptr(),
       nullptr);
   m.attr("WorldError") = py::reinterpret_borrow<py::object>(intarsia::g_world_error);
+  intarsia::g_file_error = PyErr_NewExceptionWithDoc(
+      "intarsia.FileError", "A file could not be written or read, or is damaged.", PyExc_OSError,
+      nullptr);
+  m.attr("FileError") = py::reinterpret_borrow<py::object>(intarsia::g_file_error);
   py::register_local_exception_translator(intarsia::translate);
 
   // Torch calls some ops, such as indexing, with the lock held; backends' threads want it to copy
@@ -68,4 +75,5 @@ PYBIND11_MODULE(_C, m) {
   intarsia::bind_optim(m);
   intarsia::bind_replicate(m);
   intarsia::bind_tensor_parallel(m);
+  intarsia::bind_checkpoint(m);
 }

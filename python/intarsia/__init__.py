@@ -10,8 +10,10 @@ from . import _C, _compile, _patches, _watch
 from ._C import (
     DType,
     Boxes,
+    CheckpointContents,
     Communication,
     CounterExample,
+    FileError,
     Launcher,
     Layout,
     MemoryMeter,
@@ -51,6 +53,7 @@ from ._C import (
     traffic_between,
     world_of,
 )
+from ._checkpoint import LoadedCheckpoint, checkpoint_steps, load_checkpoint, read_checkpoint, save_checkpoint
 from ._communication import (
     Budget,
     CommunicationScope,

@@ -3,7 +3,7 @@
     layers.py [ROOT]
 
 A file may include its own layer and lower ones, and of its own layer its own room and lower ones. No two modules, a header
-and its source as one, include each other, in one step or in several. base, layout and plan include nothing of torch; layout,
+and its source as one, include each other, in one step or in several. base, layout, plan and most rooms of checkpoint include nothing of torch; layout,
 plan and rules use no unordered containers, whose order of iteration differs between ranks; private headers are not included
 by public ones; nothing names a machine's paths. No folder has more than 25 files, no file more than 500 lines unless it is
 a table, no class more than 300 lines with its members that stand outside. Headers of torch that are not public are included
@@ -23,9 +23,12 @@ ROOMS = {
     "world": ["transport", "guard", "collectives", "session"],
     "tensor": ["core", "move", "call", "local", "random", "formula", "dispatch", "api"],
     "parallel": ["optim", "model", "gradients", "replicate", "sharded", "tensor_parallel"],
+    "checkpoint": ["files", "format", "plan", "transfer", "session", "state"],
     "tools": ["common", "calibrate", "doctor", "ops", "plan"],
 }
 WITHOUT_TORCH = {"base", "layout", "plan"}
+# The one room of a layer that knows torch, where the others do not.
+ONLY_ROOM_WITH_TORCH = {"checkpoint": "state"}
 ORDERED_ONLY = {"layout", "plan", "rules"}
 TABLES = {"src/prove/samples_table.cpp", "src/rules/table.cpp"}
 # Longer than the limits, and to be split; nothing may be added.
@@ -39,6 +42,7 @@ PUBLIC = {
     "tensor_type": "layout", "view": "layout",
     "between": "plan", "plan": "plan", "topology": "plan", "rule": "rules", "prove": "prove", "build": "tensor", "predict": "tensor", "communication": "tensor", "redistribute": "tensor", "tensor": "tensor",
     "collectives": "world", "in_process": "world", "ledger": "world", "lockstep": "world", "memory": "world", "phase": "world", "simulate": "world", "symmetric_memory": "world", "rendezvous": "world", "waiting": "world", "watch": "world", "world": "world",
+    "checkpoint": "checkpoint",
     "fully_shard": "parallel", "optim": "parallel", "overlap": "parallel", "replicate": "parallel", "state_dict": "parallel", "tensor_parallel": "parallel",
     "intarsia": "tools",
 }  # fmt: skip
@@ -118,6 +122,8 @@ def violations(path, text):
                 yield number, wrong
             if layer in WITHOUT_TORCH and TORCH.match(target):
                 yield number, f"{layer} must not know torch: {target}"
+            if room != ONLY_ROOM_WITH_TORCH.get(layer, room) and TORCH.match(target):
+                yield number, f"the room {layer}/{room} must not know torch: {target}"
             if path.parts[0] == "include" and found.group(1) == '"' and not target.startswith("intarsia/"):
                 yield number, f"a public header must not include the private {target}"
         if layer in ORDERED_ONLY and UNORDERED.search(line):

@@ -1,0 +1,88 @@
+// Checkpoints: the state of a training run on disk, in pieces. Each rank writes what it holds, in
+// safetensors files, and a run on any other mesh or in any other layouts can read it.
+//
+//   save_checkpoint(*world, "runs/a", step, tensors_of(net), {{"sample", "128000"}});
+//
+//   const auto step = load_checkpoint(*world, "runs/a", tensors_of(net)).step;   // the newest
+//
+// A step is a folder that is complete or not there. What was written is compared with its hashes
+// when it is read. docs/checkpoints.md tells more, docs/formats.md what is in the files.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "intarsia/build.h"
+#include "intarsia/tensor_type.h"
+#include "intarsia/world.h"
+
+namespace intarsia {
+
+/// What is no tensor, by name; each value is a JSON text, such as `17`, `"cosine"` or `[1,2]`.
+using CheckpointValues = std::map<std::string, std::string>;
+
+struct SaveCheckpointOptions {
+  /// A step that is there already is replaced, by one rename. Otherwise it is an error.
+  bool replace = false;
+  /// Ranks that should hold the same values compare hashes of them before anything is written.
+  bool check_replicas = true;
+};
+
+/// Saves a step below `folder`, which is made if it is not there. Tensors keep their layouts; a
+/// plain one is taken to be the same on all ranks, which share the writing. A tensor with several
+/// names is saved under each.
+///
+/// Returns when the step would survive a crash of all machines. An error is the same on all ranks,
+/// and names the rank that met it; steps that were there are as they were. Errors are ValueError
+/// for partial values, two tensors of one name, values that are no JSON, ranks that save different
+/// things or differ in replicas, and a step that is there already; FileError for what the file
+/// system refuses, and where ranks do not see the same folder.
+/// COLLECTIVE: all ranks of the world, which pass the same names, layouts and values.
+void save_checkpoint(World& world, const std::string& folder, std::int64_t step,
+                     const NamedTensors& tensors, const CheckpointValues& values = {},
+                     const SaveCheckpointOptions& options = {});
+
+/// What a step holds, without its tensors' values.
+struct CheckpointContents {
+  std::int64_t step = 0;
+  /// By name: dtype, sizes, and the layout in which each was saved.
+  std::map<std::string, TensorType> tensors;
+  CheckpointValues values;
+};
+
+/// The steps that were saved below a folder, in ascending order. Communicates nothing.
+std::vector<std::int64_t> checkpoint_steps(const std::string& folder);
+
+/// What a step holds; without a step, the newest. FileError where there is none, or its manifest is
+/// damaged. Communicates nothing.
+CheckpointContents read_checkpoint(const std::string& folder,
+                                   std::optional<std::int64_t> step = std::nullopt);
+
+/// The newest step that rank 0 sees, on every rank; FileError where there is none.
+/// COLLECTIVE: all ranks of the world.
+std::int64_t newest_checkpoint(World& world, const std::string& folder);
+
+struct LoadCheckpointOptions {
+  /// Unset: the newest one that rank 0 sees.
+  std::optional<std::int64_t> step = std::nullopt;
+  /// Every chunk of a file that is read is compared with its hash.
+  bool verify = true;
+  /// Tensors of the step that nobody asks for are an error.
+  bool strict = true;
+};
+
+/// Gives tensors the values of a step: each rank reads what it needs, straight into its pieces. The
+/// layouts need not be those in which they were saved.
+///
+/// Before any tensor is changed, a ValueError lists all names that the step lacks, those that are
+/// not asked for, and those of other sizes or another dtype. A FileError that comes while reading
+/// names the file, the tensor and the bytes; the tensors hold anything then. Errors are the same on
+/// all ranks. COLLECTIVE: all ranks of the world.
+CheckpointContents load_checkpoint(World& world, const std::string& folder,
+                                   const NamedTensors& tensors,
+                                   const LoadCheckpointOptions& options = {});
+
+}  // namespace intarsia

@@ -1,0 +1,67 @@
+// Files: all that checkpoints ask of a file system. Tests have one that breaks where they say.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace intarsia::checkpoint {
+
+/// A new file, written from its beginning to its end.
+class OutputFile {
+ public:
+  virtual ~OutputFile() = default;
+  virtual void append(std::span<const std::byte> bytes) = 0;
+  /// Returns when everything appended would survive a crash of the machine.
+  virtual void sync() = 0;
+};
+
+class InputFile {
+ public:
+  virtual ~InputFile() = default;
+  virtual std::uint64_t bytes() const = 0;
+  /// Fills `into` with the bytes from `offset` on. FileError when the file ends before.
+  virtual void read(std::uint64_t offset, std::span<std::byte> into) const = 0;
+};
+
+/// A file system. Every failure is a FileError that names the path and the system's reason.
+/// THREADS: may be used by several at once.
+class Files {
+ public:
+  virtual ~Files() = default;
+  /// A file that is not there yet.
+  virtual std::unique_ptr<OutputFile> create(const std::string& path) = 0;
+  virtual std::unique_ptr<InputFile> open(const std::string& path) = 0;
+  virtual bool exists(const std::string& path) = 0;
+  /// The names in a folder, in alphabetical order.
+  virtual std::vector<std::string> list(const std::string& folder) = 0;
+  /// A folder that is not there yet.
+  virtual void make_folder(const std::string& path) = 0;
+  /// `to` must not be there.
+  virtual void rename(const std::string& from, const std::string& to) = 0;
+  /// Each takes the name of the other, in one step.
+  virtual void exchange(const std::string& a, const std::string& b) = 0;
+  /// With all that is in it.
+  virtual void remove(const std::string& path) = 0;
+  /// Returns when the names in a folder would survive a crash of the machine.
+  virtual void sync_folder(const std::string& path) = 0;
+  /// How many bytes may still be written there.
+  virtual std::uint64_t free_bytes(const std::string& folder) = 0;
+};
+
+/// The file systems of this machine.
+Files& local_files();
+
+/// `folder/name`.
+std::string join_path(std::string_view folder, std::string_view name);
+
+/// A small file as text. FileError above `most` bytes.
+std::string read_text(Files& files, const std::string& path, std::uint64_t most);
+/// Writes a small file, and syncs it.
+void write_text(Files& files, const std::string& path, std::string_view text);
+
+}  // namespace intarsia::checkpoint

@@ -1,0 +1,176 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+
+#include "base/text.h"
+#include "checkpoint/files/files.h"
+#include "intarsia/error.h"
+
+namespace intarsia::checkpoint {
+namespace {
+
+[[noreturn]] void fail_with(int error, const std::string& path, std::string_view what) {
+  fail<FileError>("checkpoint", path, ": ", what, ": ",
+                  std::error_code(error, std::generic_category()).message());
+}
+
+/// Calls a function of the system again as long as a signal ends it.
+template <class Call>
+auto retried(const Call& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+class Descriptor {
+ public:
+  Descriptor(const std::string& path, int flags) {
+    constexpr mode_t kMode = 0666;
+    number_ = retried([&] { return ::open(path.c_str(), flags | O_CLOEXEC, kMode); });
+    if (number_ < 0) fail_with(errno, path, "cannot be opened");
+  }
+  ~Descriptor() { ::close(number_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int number() const { return number_; }
+
+ private:
+  int number_ = -1;
+};
+
+class LocalOutput : public OutputFile {
+ public:
+  explicit LocalOutput(const std::string& path)
+      : path_(path), file_(path, O_WRONLY | O_CREAT | O_EXCL) {}
+
+  void append(std::span<const std::byte> bytes) override {
+    const std::uint64_t begin = written_;
+    while (!bytes.empty()) {
+      const auto done =
+          retried([&] { return ::write(file_.number(), bytes.data(), bytes.size()); });
+      if (done < 0) fail_with(errno, path_, concat("cannot be written at byte ", written_));
+      written_ += static_cast<std::uint64_t>(done);
+      bytes = bytes.subspan(static_cast<std::size_t>(done));
+    }
+    // Begins to bring it to the disk, so that `sync` has less to wait for. A hint: may fail.
+    ::sync_file_range(file_.number(), static_cast<off_t>(begin),
+                      static_cast<off_t>(written_ - begin), SYNC_FILE_RANGE_WRITE);
+  }
+
+  void sync() override {
+    if (retried([&] { return ::fsync(file_.number()); }) != 0) {
+      fail_with(errno, path_, "cannot be brought to the disk");
+    }
+  }
+
+ private:
+  std::string path_;
+  Descriptor file_;
+  std::uint64_t written_ = 0;
+};
+
+class LocalInput : public InputFile {
+ public:
+  explicit LocalInput(const std::string& path) : path_(path), file_(path, O_RDONLY) {
+    struct stat status {};
+    if (::fstat(file_.number(), &status) != 0) fail_with(errno, path_, "cannot be looked at");
+    if (!S_ISREG(status.st_mode)) fail<FileError>("checkpoint", path_, ": not a file");
+    bytes_ = static_cast<std::uint64_t>(status.st_size);
+  }
+
+  std::uint64_t bytes() const override { return bytes_; }
+
+  void read(std::uint64_t offset, std::span<std::byte> into) const override {
+    while (!into.empty()) {
+      const auto done = retried([&] {
+        return ::pread(file_.number(), into.data(), into.size(), static_cast<off_t>(offset));
+      });
+      if (done < 0) fail_with(errno, path_, concat("cannot be read at byte ", offset));
+      if (done == 0) fail<FileError>("checkpoint", path_, ": ends at byte ", offset);
+      offset += static_cast<std::uint64_t>(done);
+      into = into.subspan(static_cast<std::size_t>(done));
+    }
+  }
+
+ private:
+  std::string path_;
+  Descriptor file_;
+  std::uint64_t bytes_ = 0;
+};
+
+class LocalFiles : public Files {
+ public:
+  std::unique_ptr<OutputFile> create(const std::string& path) override {
+    return std::make_unique<LocalOutput>(path);
+  }
+  std::unique_ptr<InputFile> open(const std::string& path) override {
+    return std::make_unique<LocalInput>(path);
+  }
+  bool exists(const std::string& path) override {
+    if (::access(path.c_str(), F_OK) == 0) return true;
+    if (errno != ENOENT && errno != ENOTDIR) fail_with(errno, path, "cannot be looked at");
+    return false;
+  }
+
+  std::vector<std::string> list(const std::string& folder) override {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (auto each = std::filesystem::directory_iterator(folder, error);
+         !error && each != std::filesystem::directory_iterator(); each.increment(error)) {
+      names.push_back(each->path().filename().string());
+    }
+    if (error) fail_with(error.value(), folder, "cannot be listed");
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  void make_folder(const std::string& path) override {
+    constexpr mode_t kMode = 0777;
+    if (::mkdir(path.c_str(), kMode) != 0) fail_with(errno, path, "cannot be made");
+  }
+  void rename(const std::string& from, const std::string& to) override {
+    move(from, to, RENAME_NOREPLACE);
+  }
+  void exchange(const std::string& a, const std::string& b) override {
+    move(a, b, RENAME_EXCHANGE);
+  }
+
+  void remove(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    if (error) fail_with(error.value(), path, "cannot be removed");
+  }
+  void sync_folder(const std::string& path) override {
+    const Descriptor folder(path, O_RDONLY | O_DIRECTORY);
+    if (retried([&] { return ::fsync(folder.number()); }) != 0) {
+      fail_with(errno, path, "cannot be brought to the disk");
+    }
+  }
+  std::uint64_t free_bytes(const std::string& folder) override {
+    struct statvfs status {};
+    if (::statvfs(folder.c_str(), &status) != 0) fail_with(errno, folder, "cannot be looked at");
+    return std::uint64_t{status.f_bavail} * status.f_frsize;
+  }
+
+ private:
+  static void move(const std::string& from, const std::string& to, unsigned flags) {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0) return;
+    fail_with(errno, from, concat("cannot be renamed to ", to));
+  }
+};
+
+}  // namespace
+
+Files& local_files() {
+  static LocalFiles files;
+  return files;
+}
+
+}  // namespace intarsia::checkpoint

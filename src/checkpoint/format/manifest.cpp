@@ -1,0 +1,151 @@
+#include "checkpoint/format/manifest.h"
+
+#include <set>
+
+#include "base/text.h"
+#include "checkpoint/format/hashes.h"
+#include "intarsia/boxes.h"
+#include "intarsia/error.h"
+
+namespace intarsia::checkpoint {
+namespace {
+
+constexpr std::string_view kWhere = "checkpoint";
+constexpr std::string_view kFormat = "intarsia.native";
+constexpr std::int64_t kVersion = 1;
+/// The last line: `"hash":"0123456789abcdef"}` and a newline.
+constexpr std::string_view kHashBegin = "\"hash\":\"";
+constexpr std::string_view kHashEnd = "\"}\n";
+constexpr std::size_t kLastLine = kHashBegin.size() + 16 + kHashEnd.size();
+
+Json tensor_json(const SavedTensor& tensor) {
+  const Shape& shape = tensor.type.shape;
+  return {{"name", tensor.name},
+          {"dtype", to_text(tensor.type.dtype)},
+          {"shape", std::vector<std::int64_t>(shape.begin(), shape.end())},
+          {"layout", tensor.type.layout.to_string()}};
+}
+
+SavedTensor tensor_of(const Field& field) {
+  field.only({"name", "dtype", "shape", "layout"});
+  SavedTensor out{field.at("name").text(), {}};
+  const Field dtype = field.at("dtype");
+  const auto known = parse_dtype(dtype.text());
+  if (!known) dtype.refuse(concat("is '", dtype.text(), "', which is no element type"));
+  out.type.dtype = *known;
+  const Field shape = field.at("shape");
+  if (shape.list().size() > kMaxDims) shape.refuse("has too many sizes");
+  for (std::size_t d = 0; d < shape.list().size(); ++d) {
+    out.type.shape.push_back(shape.item(d).integer());
+  }
+  try {
+    out.type.layout = Layout::parse(field.at("layout").text());
+    check_shape(kWhere, out.type.shape);
+    check_dims(kWhere, out.type.layout, out.type.shape.size());
+  } catch (const ValueError& error) {
+    field.refuse(concat("('", out.name, "') cannot be: ", error.what()));
+  }
+  if (out.type.layout.has_partial()) field.refuse(concat("('", out.name, "') is a partial value"));
+  return out;
+}
+
+SavedFile file_of(const Field& field) {
+  field.only({"rank", "bytes", "hashes"});
+  return {field.at("rank").integer(), static_cast<std::uint64_t>(field.at("bytes").integer()),
+          field.at("hashes").hash()};
+}
+
+std::string numbered(std::int64_t rank, std::int64_t world, std::string_view ending) {
+  const auto padded = [](std::int64_t number) {
+    std::string digits = std::to_string(number);
+    return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
+  };
+  return concat(padded(rank), "-of-", padded(world), ending);
+}
+
+/// The rows of a list, one a line: a manifest is read by people too.
+template <class Rows, class ToJson>
+void append_rows(std::string& out, std::string_view name, const Rows& rows, const ToJson& to_json) {
+  out += concat('"', name, "\":[");
+  bool first = true;
+  for (const auto& row : rows) {
+    out += concat(std::exchange(first, false) ? "\n " : ",\n ", to_json(row).dump());
+  }
+  out += "],\n";
+}
+
+void check_names(const Manifest& manifest, std::string_view file) {
+  std::set<std::string_view> names;
+  for (const SavedTensor& tensor : manifest.tensors) {
+    if (!names.insert(tensor.name).second) {
+      fail<FileError>(kWhere, file, ": the tensor '", tensor.name, "' comes twice");
+    }
+    if (tensor.type.layout.mesh().highest() >= manifest.world) {
+      fail<FileError>(kWhere, file, ": '", tensor.name, "' is laid out over ",
+                      tensor.type.layout.mesh(), ", and ", manifest.world, " ranks saved");
+    }
+  }
+  std::int64_t least = 0;
+  for (const SavedFile& each : manifest.files) {
+    if (each.rank < least || each.rank >= manifest.world) {
+      fail<FileError>(kWhere, file, ": the file of rank ", each.rank, " is out of order or one of ",
+                      "no rank");
+    }
+    least = each.rank + 1;
+  }
+}
+
+}  // namespace
+
+std::string Manifest::to_text() const {
+  std::string out = concat("{\"format\":\"", kFormat, "\",\"version\":", kVersion,
+                           ",\"step\":", step, ",\"world\":", world, ",\n");
+  append_rows(out, "tensors", tensors, tensor_json);
+  append_rows(out, "files", files, [](const SavedFile& each) {
+    return Json{{"rank", each.rank}, {"bytes", each.bytes}, {"hashes", hash_to_text(each.hashes)}};
+  });
+  out += concat("\"values\":", values.dump(), ",\n");
+  return concat(out, kHashBegin, hash_to_text(hash_of(out)), kHashEnd);
+}
+
+Manifest Manifest::parse(std::string_view file, std::string_view text) {
+  if (text.size() < kLastLine) fail<FileError>(kWhere, file, ": too short for a manifest");
+  const std::string_view body = text.substr(0, text.size() - kLastLine);
+  if (text.substr(body.size()) != concat(kHashBegin, hash_to_text(hash_of(body)), kHashEnd)) {
+    fail<FileError>(kWhere, file, ": damaged: its last line is not the hash of the lines before");
+  }
+  const Json json = parse_json(file, text);
+  const Field fields{json, file, {}};
+  if (const Field format = fields.at("format"); format.text() != kFormat) {
+    format.refuse(concat("is '", format.text(), "', not '", kFormat, "'"));
+  }
+  if (const Field version = fields.at("version"); version.integer() != kVersion) {
+    version.refuse(concat("is ", version.integer(), ", and this library reads ", kVersion,
+                          "; use a newer one"));
+  }
+  fields.only({"format", "version", "step", "world", "tensors", "files", "values", "hash"});
+  Manifest out;
+  out.step = fields.at("step").integer();
+  out.world = fields.at("world").integer(1);
+  const Field tensors = fields.at("tensors");
+  for (std::size_t i = 0; i < tensors.list().size(); ++i) {
+    out.tensors.push_back(tensor_of(tensors.item(i)));
+  }
+  const Field files = fields.at("files");
+  for (std::size_t i = 0; i < files.list().size(); ++i) {
+    out.files.push_back(file_of(files.item(i)));
+  }
+  out.values = fields.at("values").object();
+  check_names(out, file);
+  return out;
+}
+
+std::string data_file_name(std::int64_t rank, std::int64_t world) {
+  return numbered(rank, world, ".safetensors");
+}
+
+std::string hash_file_name(std::int64_t rank, std::int64_t world) {
+  return numbered(rank, world, ".hashes");
+}
+
+}  // namespace intarsia::checkpoint

@@ -1,0 +1,55 @@
+// The manifest of a step: what was saved, by whom, and in which layout. It is written last, and
+// by it a folder is a checkpoint. docs/formats.md shows one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/format/json.h"
+#include "intarsia/tensor_type.h"
+
+namespace intarsia::checkpoint {
+
+/// A tensor and how it was laid out when it was saved.
+struct SavedTensor {
+  std::string name;
+  TensorType type;
+  friend bool operator==(const SavedTensor&, const SavedTensor&) = default;
+};
+
+/// A rank that wrote a file. Which tensors are in it follows from the layouts: see WritePlan.
+struct SavedFile {
+  std::int64_t rank = 0;
+  std::uint64_t bytes = 0;
+  /// The hash of the file with its hashes.
+  std::uint64_t hashes = 0;
+  friend bool operator==(const SavedFile&, const SavedFile&) = default;
+};
+
+struct Manifest {
+  std::int64_t step = 0;
+  /// The number of ranks that saved it.
+  std::int64_t world = 1;
+  /// In the order in which they were given: who writes what depends on it.
+  std::vector<SavedTensor> tensors;
+  /// By rank. A rank that had nothing to write has no file.
+  std::vector<SavedFile> files;
+  /// All that is not a tensor, by name.
+  Json values = Json::object();
+
+  std::string to_text() const;
+  /// FileError that names the file, unless it is exactly what `to_text` gives: the last line holds
+  /// the hash of all before it.
+  static Manifest parse(std::string_view file, std::string_view text);
+  friend bool operator==(const Manifest&, const Manifest&) = default;
+};
+
+/// The file of a rank: `00003-of-00008.safetensors`.
+std::string data_file_name(std::int64_t rank, std::int64_t world);
+/// The file with its hashes: `00003-of-00008.hashes`.
+std::string hash_file_name(std::int64_t rank, std::int64_t world);
+inline constexpr std::string_view kManifestName = "manifest.json";
+
+}  // namespace intarsia::checkpoint

@@ -1,0 +1,169 @@
+#include "checkpoint/transfer/rank_file.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "checkpoint/format/stored_dtype.h"
+#include "checkpoint/transfer/chunk_writer.h"
+#include "intarsia/error.h"
+
+namespace intarsia::checkpoint {
+namespace {
+
+constexpr std::string_view kWhere = "checkpoint";
+constexpr std::uint64_t kMostHashBytes = std::uint64_t{1} << 32;
+
+/// The tensor that stands for a part in the file.
+FileTensor file_tensor(const SavedTensor& tensor, const Part& part) {
+  FileTensor out{.name = part_name(tensor, part), .dtype = tensor.type.dtype, .shape = part.shape};
+  const StoredDType stored = stored_as(tensor.type.dtype);
+  if (stored.pairs) {
+    if (out.shape.size() == kMaxDims) {
+      fail<ValueError>(kWhere, "'", tensor.name, "' has ", kMaxDims,
+                       " dimensions of complex numbers, which need one more in a file");
+    }
+    out.dtype = *dtype_of_stored(stored.name);
+    out.shape.push_back(2);
+  }
+  return out;
+}
+
+/// Longer elements first, so that each tensor begins at a multiple of its element.
+std::vector<Share> in_order_of_file(std::span<const SavedTensor> tensors,
+                                    std::span<const Share> shares) {
+  std::vector<Share> out(shares.begin(), shares.end());
+  std::stable_sort(out.begin(), out.end(), [&](const Share& a, const Share& b) {
+    return element_bytes(tensors[a.tensor].type.dtype) >
+           element_bytes(tensors[b.tensor].type.dtype);
+  });
+  return out;
+}
+
+FileHeader header_of(std::span<const SavedTensor> tensors, std::span<const Share> shares) {
+  std::vector<FileTensor> placed;
+  for (const Share& share : shares) {
+    placed.push_back(file_tensor(tensors[share.tensor], share.part));
+  }
+  return place_tensors(std::move(placed), {{"format", "pt"}});
+}
+
+}  // namespace
+
+std::span<const std::byte> bytes_of_share(const SavedTensor& tensor, const Share& share,
+                                          std::span<const std::byte> piece) {
+  // Dimensions before the rows have size 1, so that rows follow each other.
+  const std::uint64_t bytes = bytes_of(tensor.type.dtype, share.part.shape);
+  const std::uint64_t row = bytes / static_cast<std::uint64_t>(share.rows.size());
+  return piece.subspan(static_cast<std::uint64_t>(share.rows.begin) * row, bytes);
+}
+
+std::uint64_t rank_file_bytes(std::span<const SavedTensor> tensors, std::span<const Share> shares) {
+  return shares.empty() ? 0 : header_of(tensors, shares).file_bytes;
+}
+
+std::optional<SavedFile> write_rank_file(Files& files, const std::string& folder,
+                                         std::span<const SavedTensor> tensors,
+                                         std::span<const Share> shares, Pieces pieces,
+                                         std::int64_t rank, std::int64_t world) {
+  if (shares.empty()) return std::nullopt;
+  const std::vector<Share> ordered = in_order_of_file(tensors, shares);
+  const auto file = files.create(join_path(folder, data_file_name(rank, world)));
+  ChunkWriter writer(*file);
+  const std::string header = header_text(header_of(tensors, ordered));
+  writer.add(std::as_bytes(std::span(header)));
+  for (const Share& share : ordered) {
+    writer.add(bytes_of_share(tensors[share.tensor], share, pieces[share.tensor]));
+  }
+  const FileHashes hashes = writer.finish();
+  const std::string text = hashes.to_text();
+  const auto beside = files.create(join_path(folder, hash_file_name(rank, world)));
+  beside->append(std::as_bytes(std::span(text)));
+  // Both are written before the first is synced: what file systems log of them goes together.
+  file->sync();
+  beside->sync();
+  return SavedFile{rank, hashes.file_bytes, hash_of(text)};
+}
+
+RankFile::RankFile(Files& files, const std::string& folder, const SavedFile& saved,
+                   std::int64_t world, bool verified)
+    : path_(join_path(folder, data_file_name(saved.rank, world))), file_(files.open(path_)) {
+  if (file_->bytes() != saved.bytes) {
+    fail<FileError>(kWhere, path_, ": ", file_->bytes(), " bytes, and ", saved.bytes,
+                    " were written");
+  }
+  if (verified) {
+    const std::string path = join_path(folder, hash_file_name(saved.rank, world));
+    const std::string text = read_text(files, path, kMostHashBytes);
+    if (hash_of(text) != saved.hashes) {
+      fail<FileError>(kWhere, path, ": damaged: not the hashes that the manifest names");
+    }
+    hashes_ = FileHashes::parse(path, text);
+    if (hashes_->file_bytes != saved.bytes) {
+      fail<FileError>(kWhere, path, ": hashes of a file of ", hashes_->file_bytes, " bytes");
+    }
+  }
+  read_header();
+}
+
+std::uint64_t RankFile::chunk_end(std::uint64_t chunk) const {
+  return std::min((chunk + 1) * kChunkBytes, file_->bytes());
+}
+
+void RankFile::read_header() {
+  std::string text(std::min(kLengthBytes, file_->bytes()), '\0');
+  file_->read(0, std::as_writable_bytes(std::span(text)));
+  const std::uint64_t bytes = header_bytes(path_, text, file_->bytes());
+  if (!verified()) {
+    text.resize(bytes);
+    file_->read(0, std::as_writable_bytes(std::span(text)));
+  } else {
+    text.clear();
+    for (std::uint64_t chunk = 0; text.size() < bytes; ++chunk) {
+      text.resize(chunk_end(chunk));
+      read_chunk(chunk, std::as_writable_bytes(std::span(text)).subspan(chunk_begin(chunk)));
+    }
+  }
+  header_ = parse_header(path_, text, file_->bytes());
+  for (const FileTensor& each : header_.tensors) by_name_[each.name] = &each;
+}
+
+const FileTensor& RankFile::tensor(const SavedTensor& saved, const Part& part) const {
+  const FileTensor wanted = file_tensor(saved, part);
+  const auto place = by_name_.find(wanted.name);
+  if (place == by_name_.end()) {
+    fail<FileError>(kWhere, path_, ": has no '", wanted.name, "', which its rank was to write");
+  }
+  const FileTensor* found = place->second;
+  if (found->dtype != wanted.dtype || found->shape != wanted.shape) {
+    fail<FileError>(kWhere, path_, ": '", wanted.name, "' is ", to_text(found->dtype), '[',
+                    join(found->shape), "], not ", to_text(wanted.dtype), '[', join(wanted.shape),
+                    ']');
+  }
+  return *found;
+}
+
+void RankFile::read_chunk(std::uint64_t chunk, std::span<std::byte> into) const {
+  file_->read(chunk_begin(chunk), into);
+  if (!hashes_ || hash_of(into) == hashes_->chunks[chunk]) return;
+  fail<FileError>(kWhere, path_, ": damaged between the bytes ", chunk_begin(chunk), " and ",
+                  chunk_end(chunk), ", where ", tensors_in(chunk_begin(chunk), chunk_end(chunk)));
+}
+
+void RankFile::read_unverified(std::uint64_t offset, std::span<std::byte> into) const {
+  file_->read(offset, into);
+}
+
+std::string RankFile::tensors_in(std::uint64_t begin, std::uint64_t end) const {
+  constexpr std::size_t kMostNames = 5;
+  std::vector<std::string> names;
+  std::size_t more = 0;
+  for (const FileTensor& each : header_.tensors) {
+    if (each.begin >= end || each.end <= begin) continue;
+    names.size() < kMostNames ? names.push_back(concat('\'', each.name, '\'')) : void(++more);
+  }
+  if (names.empty()) return "the header is";
+  return concat(join(names, ", "), more > 0 ? concat(" and ", more, " more") : "",
+                names.size() + more > 1 ? " are" : " is");
+}
+
+}  // namespace intarsia::checkpoint

@@ -1,0 +1,36 @@
+// Reading parts of saved tensors straight into the memory of the tensors that are loaded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/files/files.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/plan/part.h"
+
+namespace intarsia::checkpoint {
+
+/// A part of a saved tensor, and the contiguous memory that it is read into.
+struct Wanted {
+  std::size_t tensor = 0;  ///< index in the manifest
+  Part part;
+  std::span<std::byte> into;
+};
+
+struct ReadOptions {
+  /// Every chunk is compared with its hash. Off: only the bytes that are wanted are read.
+  bool verify = true;
+  /// At which rank's file to begin, so that not all readers are at the same one.
+  std::int64_t first = 0;
+};
+
+/// Reads them from a step's folder. Every byte is written exactly once; where something is missing
+/// or damaged, a FileError names the file, the tensor and the bytes, and the memory holds anything.
+/// Needs a few chunks of memory, however much is read.
+void read_parts(Files& files, const std::string& folder, const Manifest& manifest,
+                std::span<const Wanted> wanted, const ReadOptions& options = {});
+
+}  // namespace intarsia::checkpoint
