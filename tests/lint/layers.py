@@ -122,7 +122,7 @@ def violations(path, text):
                 yield number, wrong
             if layer in WITHOUT_TORCH and TORCH.match(target):
                 yield number, f"{layer} must not know torch: {target}"
-            if room != ONLY_ROOM_WITH_TORCH.get(layer, room) and TORCH.match(target):
+            if room and room != ONLY_ROOM_WITH_TORCH.get(layer, room) and TORCH.match(target):
                 yield number, f"the room {layer}/{room} must not know torch: {target}"
             if path.parts[0] == "include" and found.group(1) == '"' and not target.startswith("intarsia/"):
                 yield number, f"a public header must not include the private {target}"

@@ -22,6 +22,7 @@ BAD = {
     "src/plan/k.h": "class Long {\n" + "\n" * 300 + "};\n",
 }
 BAD_TOGETHER = {
+    "torch in a room without it": {"src/checkpoint/plan/a.cpp": "#include <ATen/ATen.h>\n"},
     "a cycle in one step": {"src/plan/a.h": '#include "plan/b.h"\n', "src/plan/b.cpp": '#include "plan/a.h"\n'},
     "a cycle in two": {
         "src/plan/a.h": '#include "plan/b.h"\n',
@@ -47,7 +48,7 @@ GOOD = {
     "docs/torch_versions.md": "| `ATen/core/ivalue.hpp` | `src/checkpoint` `src/tensor/dispatch/d.h` | why |\n",
     "src/layout/a.cpp": '#include "base/text.h"\n#include "intarsia/mesh.h"\n',
     "src/world/session/b.cpp": '#include <ATen/ATen.h>\n#include "layout/chunk.h"\nstd::unordered_map<int, int> m;\n',
-    "src/checkpoint/c.cpp": '#include "tensor/core/spec.h"\n#include <ATen/core/ivalue.hpp>\n',
+    "src/checkpoint/state/c.cpp": '#include "tensor/core/spec.h"\n#include <ATen/core/ivalue.hpp>\n',
     "src/tensor/dispatch/d.h": '#include "tensor/core/spec.h"\n#include <ATen/core/ivalue.hpp>\nclass Short {\n' + "\n" * 290 + "};\n",
     "src/tensor/dispatch/d.cpp": '#include "tensor/dispatch/d.h"\n',
 }
