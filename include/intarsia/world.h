@@ -144,7 +144,9 @@ struct WorldParts {
 class World : public std::enable_shared_from_this<World> {
  public:
   /// Meets the other processes as the launcher says; a process without a launcher is a world of
-  /// one. COLLECTIVE: all processes of the job.
+  /// one. With other processes SIGPIPE is ignored from then on, as in Python, unless the program
+  /// handles it: writing to one that is gone is an error that is told, not the end of this one.
+  /// COLLECTIVE: all processes of the job.
   static std::shared_ptr<World> connect(const WorldOptions& options = {});
   static std::shared_ptr<World> connect(const Rendezvous& rendezvous,
                                         const WorldOptions& options = {});

@@ -1,6 +1,7 @@
 #include "intarsia/world.h"
 
 #include <algorithm>
+#include <csignal>
 #include <map>
 #include <mutex>
 #include <set>
@@ -181,6 +182,19 @@ std::shared_ptr<World> with_topology(std::shared_ptr<World> world, const WorldOp
 
 }  // namespace
 
+namespace {
+
+/// A write to a process that is gone is an error of that call. Left to its default, the signal
+/// would end this process without a word, though it is the one that could tell what has happened.
+void survive_closed_connections() {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
+    std::signal(SIGPIPE, SIG_IGN);
+  }
+}
+
+}  // namespace
+
 std::shared_ptr<World> World::connect(const WorldOptions& options) {
   return connect(read_rendezvous(process_environment(), options.launcher), options);
 }
@@ -200,6 +214,7 @@ std::shared_ptr<World> World::connect(const Rendezvous& r, const WorldOptions& o
     parts.store = c10::make_intrusive<c10d::HashStore>();
     return with_topology(assemble(std::move(parts)), options);
   }
+  survive_closed_connections();
   const bool serves = r.rank == 0 && r.rank0_serves;
   const auto store = meet(r, options.timeout);
   register_rank(*store, Attendance::of(r, backend), serves, options.timeout);
