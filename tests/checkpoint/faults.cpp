@@ -147,7 +147,7 @@ bool killed_at(std::int64_t point, const std::string& root, std::int64_t world, 
 void kills(const std::string& folder, std::int64_t stride) {
   std::int64_t points = 0;
   std::int64_t old_steps = 0;
-  for (const std::int64_t world : {1, 2, 3, 4, 5, 7}) {
+  for (const std::int64_t world : {1, 2, 3, 4, 5, 6, 7, 8}) {
     // Made before the fork, so that children have it.
     for (std::int64_t rank = 0; rank < world; ++rank) {
       for (const std::uint64_t version : {1, 2}) HeldState(state_of_world(world), rank, version);
