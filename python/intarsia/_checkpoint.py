@@ -24,7 +24,7 @@ class LoadedCheckpoint:
     """What a load gave beside the tensors."""
 
     step: int
-    values: dict[str, Any]  # what was saved under each name that is neither a tensor nor an object with a state
+    values: dict[str, Any]  # what was saved, by name; not what modules, optimizers and the like of `state` have taken
 
 
 def save_checkpoint(
@@ -84,7 +84,8 @@ def load_checkpoint(
     missing = [key for key in state if key not in collected.saved_values]
     if missing:
         raise ValueError(f"[{_LOAD}] step {step} has nothing under {', '.join(map(repr, missing))}; nothing was changed")
-    finish = [_kind_of(value, state).load(collected, str(key), value) for key, value in state.items()]
+    kinds = {key: _kind_of(value, state) for key, value in state.items()}
+    finish = [kinds[key].load(collected, str(key), value) for key, value in state.items()]
     _C.load_checkpoint(
         ranks, path, [(name, _ours(tensor)) for name, tensor in collected.tensors.items()], step, verify, strict
     )
@@ -94,7 +95,8 @@ def load_checkpoint(
                 torch.autograd.graph.increment_version(tensor)
     for each in finish:
         each()
-    return LoadedCheckpoint(step, {key: _decoded(collected, json.loads(text)) for key, text in collected.saved_values.items()})
+    returned = [key for key in collected.saved_values if isinstance(kinds.get(key, _Value()), _Value)]
+    return LoadedCheckpoint(step, {key: _decoded(collected, _saved_value(collected, key)) for key in returned})
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
@@ -171,7 +173,7 @@ def _encoded(collected: _Collected, name: str, value: Any) -> Any:
             ]
         }
     raise ValueError(
-        f"[{_SAVE}] {name!r} is a {type(value).__name__}, which no checkpoint holds; save what it is made of, or leave it out"
+        f"[{collected.where}] {name!r} is a {type(value).__name__}, which no checkpoint holds; save what it is made of, or leave it out"
     )
 
 

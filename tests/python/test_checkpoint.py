@@ -79,7 +79,7 @@ def test_training_goes_on_as_if_nothing_had_happened():
             again, fresh = training(other, mesh), torch.Generator()
             loaded = it.load_checkpoint(folder, state_of(again, fresh), step=number)
             assert loaded.step == number and loaded.values["sample"] == 24
-            assert loaded.values["pair"] == (1, float("inf"))
+            assert loaded.values["pair"] == (1, float("inf")) and "optimizer" not in loaded.values
             got = steps(again, mesh, 3, fresh)
             if other == kind:
                 assert got == expected, (kind, got, expected)
@@ -219,6 +219,18 @@ def test_a_rank_that_differs_is_named():
     dist.barrier()
     if rank == 0:
         shutil.rmtree(folder)
+
+
+@on_ranks(3)
+def test_saving_on_one_rank_alone_is_told():
+    it.init("[x=3]")
+    x = it.distribute(torch.ones(6), "S(0)")
+    words = "ranks disagree about call #"
+    with tempfile.TemporaryDirectory() as folder:
+        if it.world().rank() == 0:  # as one saves with DDP
+            refuses(it.WorldError, words, lambda: it.save_checkpoint(folder, 0, {"x": x}))
+        else:
+            refuses(torch.distributed.DistError, words, lambda: it.full(x * 2))
 
 
 if __name__ == "__main__":

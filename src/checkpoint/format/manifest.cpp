@@ -1,5 +1,6 @@
 #include "checkpoint/format/manifest.h"
 
+#include <algorithm>
 #include <set>
 
 #include "base/text.h"
@@ -55,12 +56,15 @@ SavedFile file_of(const Field& field) {
           field.at("hashes").hash()};
 }
 
+/// A number with zeros before it, so that names stand in the order of their numbers.
+std::string padded(std::int64_t number, std::size_t length) {
+  const std::string digits = std::to_string(number);
+  return std::string(length - std::min(length, digits.size()), '0') + digits;
+}
+
 std::string numbered(std::int64_t rank, std::int64_t world, std::string_view ending) {
-  const auto padded = [](std::int64_t number) {
-    std::string digits = std::to_string(number);
-    return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
-  };
-  return concat(padded(rank), "-of-", padded(world), ending);
+  constexpr std::size_t kDigits = 5;
+  return concat(padded(rank, kDigits), "-of-", padded(world, kDigits), ending);
 }
 
 /// The rows of a list, one a line: a manifest is read by people too.
@@ -138,6 +142,11 @@ Manifest Manifest::parse(std::string_view file, std::string_view text) {
   out.values = fields.at("values").object();
   check_names(out, file);
   return out;
+}
+
+std::string step_name(std::int64_t step) {
+  constexpr std::size_t kDigits = 8;
+  return concat("step-", padded(step, kDigits));
 }
 
 std::string data_file_name(std::int64_t rank, std::int64_t world) {

@@ -46,6 +46,8 @@ struct Manifest {
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
 
+/// The folder of a step: `step-00000100`.
+std::string step_name(std::int64_t step);
 /// The file of a rank: `00003-of-00008.safetensors`.
 std::string data_file_name(std::int64_t rank, std::int64_t world);
 /// The file with its hashes: `00003-of-00008.hashes`.

@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "base/text.h"
-#include "checkpoint/session/save_step.h"
 #include "intarsia/error.h"
 
 namespace intarsia::checkpoint {

@@ -287,13 +287,6 @@ class Save {
 
 }  // namespace
 
-std::string step_name(std::int64_t step) {
-  constexpr std::size_t kDigits = 8;
-  const std::string digits = std::to_string(step);
-  return concat("step-", std::string(digits.size() < kDigits ? kDigits - digits.size() : 0, '0'),
-                digits);
-}
-
 void save_step(Files& files, Ranks& ranks, const std::string& root, const StateMaker& make,
                const SaveOptions& options) {
   Save(files, ranks, root, make, options).run();

@@ -30,9 +30,6 @@ struct SaveOptions {
   bool check_replicas = true;
 };
 
-/// The folder of a step: `step-00000100`.
-std::string step_name(std::int64_t step);
-
 /// What this rank saves. Called once; its error is then the error of all ranks.
 using StateMaker = std::function<StepState()>;
 

@@ -46,12 +46,6 @@ std::vector<std::string> gather_texts(const Comm& comm, const std::string& text,
 
 Mesh mesh_of_all(const World& world) { return Mesh({Axis{"world", world.size()}}); }
 
-WorldRanks::WorldRanks(World& world)
-    : world_(world), comm_([&] {
-        const std::array<std::string, 1> axes{"world"};
-        return world.along(mesh_of_all(world), axes, "checkpoint");
-      }()) {}
-
 std::string WorldRanks::host() const {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);

@@ -6,11 +6,12 @@
 
 namespace intarsia::checkpoint {
 
-/// Talks by collectives on a group of its own, so that the guard names a rank that does not come.
+/// Talks by collectives on the group of all ranks, so that the guard names one that does not come,
+/// or that makes another call on it.
 class WorldRanks : public Ranks {
  public:
   /// REQUIRES: the world hosts one rank here.
-  explicit WorldRanks(World& world);
+  explicit WorldRanks(World& world) : world_(world), comm_(world.everyone()) {}
   std::int64_t rank() const override { return world_.rank(); }
   std::int64_t size() const override { return world_.size(); }
   std::string host() const override;

@@ -234,6 +234,7 @@ std::shared_ptr<World> World::adopt(const std::string& group_name, const WorldOp
 
 std::shared_ptr<World> World::adopt(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                     const WorldOptions& options) {
+  if (group->getSize() > 1) survive_closed_connections();
   const at::Device device = adopted_device(*group, options);
   const auto backend = group->getBackend(device.type());
   WorldParts parts;

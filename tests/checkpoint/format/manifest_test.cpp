@@ -72,6 +72,11 @@ TEST(Manifest, RefusesWhatCannotBe) {
   refused("[8,4]", "[8,-4]", "is -4, less than 0");
 }
 
+TEST(Manifest, StepsHaveNames) {
+  EXPECT_EQ(step_name(100), "step-00000100");
+  EXPECT_EQ(step_name(1234567890), "step-1234567890");
+}
+
 TEST(Manifest, FilesAreNumbered) {
   EXPECT_EQ(data_file_name(3, 8), "00003-of-00008.safetensors");
   EXPECT_EQ(hash_file_name(131071, 131072), "131071-of-131072.hashes");

@@ -300,10 +300,5 @@ TEST(SaveStep, AFailureAnywhereLeavesTheOldStepOrTheNew) {
   }
 }
 
-TEST(SaveStep, StepsHaveNames) {
-  EXPECT_EQ(step_name(100), "step-00000100");
-  EXPECT_EQ(step_name(1234567890), "step-1234567890");
-}
-
 }  // namespace
 }  // namespace intarsia::checkpoint
