@@ -61,9 +61,17 @@ std::vector<std::int64_t> checkpoint_steps(const std::string& folder);
 CheckpointContents read_checkpoint(const std::string& folder,
                                    std::optional<std::int64_t> step = std::nullopt);
 
-/// The newest step that rank 0 sees, on every rank; FileError where there is none.
+/// Whether rank 0 sees a checkpoint there, on every rank. COLLECTIVE: all ranks of the world.
+bool any_checkpoint(World& world, const std::string& folder);
+
+/// What the step holds that all ranks may load: `step`, or the newest one that rank 0 sees, older
+/// than `before` if that is set. FileError, the same on all ranks, where there is none or a rank
+/// cannot read its manifest; `fall_back`: that is told on stderr, and the next older one is taken.
 /// COLLECTIVE: all ranks of the world.
-std::int64_t newest_checkpoint(World& world, const std::string& folder);
+CheckpointContents find_checkpoint(World& world, const std::string& folder,
+                                   std::optional<std::int64_t> step = std::nullopt,
+                                   std::optional<std::int64_t> before = std::nullopt,
+                                   bool fall_back = false);
 
 struct LoadCheckpointOptions {
   /// Unset: the newest one that rank 0 sees.
@@ -72,6 +80,11 @@ struct LoadCheckpointOptions {
   bool verify = true;
   /// Tensors of the step that nobody asks for are an error.
   bool strict = true;
+  /// Tensors of another floating point dtype get the values, converted. Otherwise they are an
+  /// error, as are always integers and numbers of 8 bits: those mean nothing without their scales.
+  bool convert = false;
+  /// A step that is damaged or cannot be read is told on stderr, and the next older one is taken.
+  bool fall_back = false;
 };
 
 /// Gives tensors the values of a step: each rank reads what it needs, straight into its pieces. The
@@ -84,5 +97,15 @@ struct LoadCheckpointOptions {
 CheckpointContents load_checkpoint(World& world, const std::string& folder,
                                    const NamedTensors& tensors,
                                    const LoadCheckpointOptions& options = {});
+
+/// Gives tensors the values of a folder of Hugging Face: `model.safetensors`, or several files with
+/// `model.safetensors.index.json`. Each rank reads what it needs, straight into its pieces. Errors
+/// are those of load_checkpoint; there are no hashes to verify. COLLECTIVE: all ranks of the world.
+CheckpointContents load_hugging_face(World& world, const std::string& folder,
+                                     const NamedTensors& tensors,
+                                     const LoadCheckpointOptions& options = {});
+
+/// What such a folder holds. Communicates nothing.
+CheckpointContents read_hugging_face(const std::string& folder);
 
 }  // namespace intarsia

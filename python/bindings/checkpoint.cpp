@@ -1,13 +1,60 @@
 // Checkpoints.
 #include "intarsia/checkpoint.h"
 
+#include <pybind11/native_enum.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "bind.h"
+#include "intarsia/checkpoint_manager.h"
 
 using namespace pybind11::literals;
 
 namespace intarsia {
+
+namespace {
+
+void bind_manager(py::module_& m) {
+  py::native_enum<SaveMode>(m, "SaveMode", "enum.Enum")
+      .value("wait", SaveMode::wait)
+      .value("behind", SaveMode::behind)
+      .value("overlapped", SaveMode::overlapped)
+      .finalize();
+  py::class_<CheckpointTimes>(m, "CheckpointTimes")
+      .def_readonly("staging", &CheckpointTimes::staging)
+      .def_readonly("waiting", &CheckpointTimes::waiting)
+      .def_readonly("writing", &CheckpointTimes::writing)
+      .def_readonly("removing", &CheckpointTimes::removing)
+      .def_readonly("saves", &CheckpointTimes::saves)
+      .def_readonly("failures", &CheckpointTimes::failures);
+  py::class_<CheckpointManager>(m, "CheckpointManager")
+      .def(py::init([](std::shared_ptr<World> world, const std::string& folder, std::int64_t every,
+                       bool first, std::int64_t keep, SaveMode mode, bool replace,
+                       bool check_replicas, bool stop_on_failure, bool heed_requests) {
+             return std::make_unique<CheckpointManager>(
+                 std::move(world), folder,
+                 CheckpointManagerOptions{.every = every,
+                                          .first = first,
+                                          .keep = keep,
+                                          .mode = mode,
+                                          .replace = replace,
+                                          .check_replicas = check_replicas,
+                                          .stop_on_failure = stop_on_failure,
+                                          .heed_requests = heed_requests});
+           }),
+           "world"_a, "folder"_a, "every"_a, "first"_a, "keep"_a, "mode"_a, "replace"_a,
+           "check_replicas"_a, "stop_on_failure"_a, "heed_requests"_a)
+      .def("due", &CheckpointManager::due, "step"_a, WithoutGil())
+      .def("save", &CheckpointManager::save, "step"_a, "tensors"_a, "values"_a, WithoutGil())
+      .def("wait_staged", &CheckpointManager::wait_staged, WithoutGil())
+      .def("wait", &CheckpointManager::wait, WithoutGil())
+      .def("request_stop", &CheckpointManager::request_stop)
+      .def("stop_requested", &CheckpointManager::stop_requested)
+      .def("busy", &CheckpointManager::busy)
+      .def("last_step", &CheckpointManager::last_step)
+      .def("times", &CheckpointManager::times);
+}
+
+}  // namespace
 
 void bind_checkpoint(py::module_& m) {
   py::class_<CheckpointContents>(m, "CheckpointContents")
@@ -26,15 +73,27 @@ void bind_checkpoint(py::module_& m) {
   m.def(
       "load_checkpoint",
       [](World& world, const std::string& folder, const NamedTensors& tensors,
-         std::optional<std::int64_t> step, bool verify, bool strict) {
-        return load_checkpoint(world, folder, tensors,
-                               {.step = step, .verify = verify, .strict = strict});
+         std::optional<std::int64_t> step, bool verify, bool strict, bool convert) {
+        return load_checkpoint(
+            world, folder, tensors,
+            {.step = step, .verify = verify, .strict = strict, .convert = convert});
       },
       "world"_a, "folder"_a, "tensors"_a, "step"_a = py::none(), "verify"_a = true,
-      "strict"_a = true, WithoutGil());
-  m.def("newest_checkpoint", &newest_checkpoint, "world"_a, "folder"_a, WithoutGil());
+      "strict"_a = true, "convert"_a = false, WithoutGil());
+  m.def("any_checkpoint", &any_checkpoint, "world"_a, "folder"_a, WithoutGil());
+  m.def("find_checkpoint", &find_checkpoint, "world"_a, "folder"_a, "step"_a = py::none(),
+        "before"_a = py::none(), "fall_back"_a = false, WithoutGil());
+  m.def(
+      "load_hugging_face",
+      [](World& world, const std::string& folder, const NamedTensors& tensors, bool strict,
+         bool convert) {
+        return load_hugging_face(world, folder, tensors, {.strict = strict, .convert = convert});
+      },
+      "world"_a, "folder"_a, "tensors"_a, "strict"_a = true, "convert"_a = false, WithoutGil());
+  m.def("read_hugging_face", &read_hugging_face, "folder"_a, WithoutGil());
   m.def("read_checkpoint", &read_checkpoint, "folder"_a, "step"_a = py::none(), WithoutGil());
   m.def("checkpoint_steps", &checkpoint_steps, "folder"_a, WithoutGil());
+  bind_manager(m);
 }
 
 }  // namespace intarsia

@@ -53,7 +53,15 @@ from ._C import (
     traffic_between,
     world_of,
 )
-from ._checkpoint import LoadedCheckpoint, checkpoint_steps, load_checkpoint, read_checkpoint, save_checkpoint
+from ._checkpoint import (
+    LoadedCheckpoint,
+    checkpoint_steps,
+    load_checkpoint,
+    load_hugging_face,
+    read_checkpoint,
+    save_checkpoint,
+)
+from ._checkpoint_manager import CheckpointManager
 from ._communication import (
     Budget,
     CommunicationScope,

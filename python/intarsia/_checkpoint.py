@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -46,18 +49,36 @@ def save_checkpoint(
     are as they were. `replace`: a step that is there already is replaced. `check_replicas`: ranks that should hold the same
     values compare them first. COLLECTIVE: all ranks of the world.
     """
-    collected = _Collected(_SAVE)
+    with without_gc():
+        _C.save_checkpoint(
+            world or default_world(), os.fspath(folder), step, *state_to_save(_SAVE, state), replace, check_replicas
+        )
+
+
+@contextlib.contextmanager
+def without_gc() -> Iterator[None]:
+    """No collection of garbage begins: the many small lists of a state would set one off, which looks at every object of the
+    program."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def state_to_save(where: str, state: Mapping[str, Any]) -> tuple[list[tuple[str, Tensor]], dict[str, str]]:
+    """The tensors of a state by name, and the rest as JSON. `where` is the function that was called."""
+    collected = _Collected(where)
     for key, value in state.items():
-        collected.values[key] = _kind_of(value, state).save(collected, str(key), value)
-    _C.save_checkpoint(
-        world or default_world(),
-        os.fspath(folder),
-        step,
-        [(name, _ours(tensor)) for name, tensor in collected.tensors.items()],
-        {key: json.dumps(value, allow_nan=False) for key, value in collected.values.items()},
-        replace,
-        check_replicas,
-    )
+        if isinstance(value, Tensor):
+            collected.add(str(key), value)
+        else:
+            collected.values[key] = _kind_of(value, state).save(collected, str(key), value)
+    tensors = [(name, _ours(tensor)) for name, tensor in collected.tensors.items()]
+    to_json = json.JSONEncoder(allow_nan=False).encode
+    return tensors, {key: to_json(value) for key, value in collected.values.items()}
 
 
 def load_checkpoint(
@@ -68,35 +89,87 @@ def load_checkpoint(
     world: _C.World | None = None,
     verify: bool = True,
     strict: bool = True,
+    convert: bool = False,
+    fall_back: bool = False,
 ) -> LoadedCheckpoint:
     """Gives modules, optimizers and tensors the values of a step, by default the newest: each rank reads what it needs,
     straight into its pieces. Meshes and layouts need not be those of the run that saved.
 
     `state` names what is loaded, as for save_checkpoint; values of Python are returned. An optimizer may be new: its states
     are made, laid out as its parameters are. Before any tensor changes, a ValueError lists all that the step lacks, what
-    nobody asks for (not `strict`: left out), and what has other sizes or another dtype. `verify`: what is read is compared
-    with its hashes. COLLECTIVE: all ranks of the world.
+    nobody asks for (not `strict`: left out), and what has other sizes or another dtype (`convert`: values are converted).
+    `verify`: what is read is compared with its hashes. `fall_back`: a step that is damaged or cannot be read is told on
+    stderr, and the next older one is taken. COLLECTIVE: all ranks of the world.
     """
-    ranks, path = world or default_world(), os.fspath(folder)
-    step = _C.newest_checkpoint(ranks, path) if step is None else step
-    contents = _C.read_checkpoint(path, step)
+    ranks, path, before = world or default_world(), os.fspath(folder), None
+    while True:
+        contents = _C.find_checkpoint(ranks, path, step, before, fall_back)
+        try:
+            return _load(ranks, path, state, contents, verify, strict, convert)
+        except _C.FileError as error:
+            if not fall_back:
+                raise
+            if ranks.hosted()[0] == 0:
+                print(f"{error}; an older step is tried", file=sys.stderr)
+        step, before = None, contents.step
+
+
+def _load(
+    ranks: _C.World,
+    path: str,
+    state: Mapping[str, Any],
+    contents: _C.CheckpointContents,
+    verify: bool,
+    strict: bool,
+    convert: bool,
+) -> LoadedCheckpoint:
+    step = contents.step
     collected = _Collected(_LOAD, contents)
-    missing = [key for key in state if key not in collected.saved_values]
+    missing = [key for key in state if key not in collected.saved_values and key not in collected.saved_tensors]
     if missing:
         raise ValueError(f"[{_LOAD}] step {step} has nothing under {', '.join(map(repr, missing))}; nothing was changed")
     kinds = {key: _kind_of(value, state) for key, value in state.items()}
     finish = [kinds[key].load(collected, str(key), value) for key, value in state.items()]
     _C.load_checkpoint(
-        ranks, path, [(name, _ours(tensor)) for name, tensor in collected.tensors.items()], step, verify, strict
+        ranks, path, [(name, _ours(tensor)) for name, tensor in collected.tensors.items()], step, verify, strict, convert
     )
-    with torch.no_grad():
-        for tensor in collected.tensors.values():
-            if not _C.has_layout(tensor):
-                torch.autograd.graph.increment_version(tensor)
+    _note_written(collected.tensors.values())
     for each in finish:
         each()
     returned = [key for key in collected.saved_values if isinstance(kinds.get(key, _Value()), _Value)]
-    return LoadedCheckpoint(step, {key: _decoded(collected, _saved_value(collected, key)) for key in returned})
+    values = {key: _decoded(collected, _saved_value(collected, key)) for key in returned}
+    return LoadedCheckpoint(step, {key: value for key, value in state.items() if isinstance(value, Tensor)} | values)
+
+
+def load_hugging_face(
+    folder: Path,
+    module: nn.Module,
+    *,
+    world: _C.World | None = None,
+    strict: bool = True,
+    convert: bool = False,
+) -> None:
+    """Gives a module, laid out or plain, the values of a folder of Hugging Face: `model.safetensors`, or several files with
+    `model.safetensors.index.json`. Each rank reads what it needs, straight into its pieces, so that the module is best made
+    without values, by `build_sharded` or on all ranks alike.
+
+    Names are those of the module's state dict. Of a tensor with several names one is enough. `strict` and `convert` as for
+    load_checkpoint. COLLECTIVE: all ranks of the world.
+    """
+    ranks, path = world or default_world(), os.fspath(folder)
+    tensors = {name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
+    there = _C.read_hugging_face(path).tensors
+    loaded = {id(value) for name, value in tensors.items() if name in there}
+    wanted = {name: value for name, value in tensors.items() if name in there or id(value) not in loaded}
+    _C.load_hugging_face(ranks, path, [(name, _ours(value)) for name, value in wanted.items()], strict, convert)
+    _note_written(wanted.values())
+
+
+def _note_written(tensors: Iterable[Tensor]) -> None:
+    with torch.no_grad():
+        for tensor in tensors:
+            if not _C.has_layout(tensor):
+                torch.autograd.graph.increment_version(tensor)
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
@@ -111,7 +184,7 @@ def read_checkpoint(folder: Path, step: int | None = None) -> _C.CheckpointConte
 
 def _ours(tensor: Tensor) -> Tensor:
     """The tensor, or a DTensor as one of ours with the same memory."""
-    if type(tensor) in (Tensor, nn.Parameter, nn.Buffer) or _C.has_layout(tensor):
+    if type(tensor) in _PLAIN or _C.has_layout(tensor):
         return tensor
     from torch.distributed.tensor import DTensor
 
@@ -120,6 +193,9 @@ def _ours(tensor: Tensor) -> Tensor:
 
         return from_dtensor(tensor.detach())
     return tensor
+
+
+_PLAIN = {Tensor, nn.Parameter, nn.Buffer}
 
 
 class _Collected:
@@ -363,6 +439,8 @@ class _Generator:
 
 
 def _kind_of(value: Any, state: Mapping[str, Any]) -> Any:
+    if isinstance(value, Tensor):
+        return _Value()
     if isinstance(value, nn.Module):
         return _Module()
     if isinstance(value, torch.optim.Optimizer):

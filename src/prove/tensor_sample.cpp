@@ -92,15 +92,6 @@ std::vector<double> draw(const TensorSample& s, std::size_t n, Stream& stream) {
 
 }  // namespace
 
-at::ScalarType scalar_type(DType dtype) {
-  // Both enumerations are small, and dtype_of is the one place that pairs them.
-  for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i) {
-    const auto type = static_cast<at::ScalarType>(i);
-    if (dtype_of(type) == dtype) return type;
-  }
-  fail<ValueError>("TensorSample", "no dtype of ATen for ", to_text(dtype));
-}
-
 TensorSample read_tensor(Cursor& cursor) {
   using Values = TensorSample::Values;
   TensorSample out;

@@ -50,7 +50,4 @@ struct TensorSample {
 /// Reads the text form of a tensor, and leaves the cursor behind it.
 TensorSample read_tensor(Cursor& cursor);
 
-/// ATen's name for a dtype.
-at::ScalarType scalar_type(DType dtype);
-
 }  // namespace intarsia

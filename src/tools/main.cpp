@@ -4,6 +4,7 @@
 #include <exception>
 #include <iostream>
 
+#include "tools/ckpt/ckpt_command.h"
 #include "tools/common/run_companions.h"
 #include "tools/doctor/doctor.h"
 #include "tools/plan/plan_command.h"
@@ -20,6 +21,8 @@ struct Command {
 constexpr std::array kCommands{
     Command{"calibrate", "Measure what moving data between the ranks of a job costs",
             intarsia::tools::add_calibrate},
+    Command{"ckpt", "Look at checkpoints, verify, compare and export them",
+            intarsia::tools::add_ckpt},
     Command{"doctor", "Check whether this machine can run Intarsia jobs, and say what to do if not",
             intarsia::tools::add_doctor},
     Command{"ops", "List the ops and their rules, and prove rules", intarsia::tools::add_ops},

@@ -107,8 +107,8 @@ void save_in(Files& files, const std::string& root, std::int64_t world, std::int
   const auto thrown = checkpoint::run_ranks(world, [&](Ranks& ranks) {
     const HeldState held(tensors, ranks.rank(), version);
     const checkpoint::StepState state{
-        .step = step, .tensors = tensors, .pieces = held.pieces, .values = {{"version", version}}};
-    checkpoint::save_step(files, ranks, root, [&] { return state; }, {.replace = replace});
+        .tensors = tensors, .pieces = held.pieces, .values = {{"version", version}}};
+    checkpoint::save_step(files, ranks, root, step, [&] { return state; }, {.replace = replace});
   });
   for (const auto& each : thrown) {
     if (each) std::rethrow_exception(each);

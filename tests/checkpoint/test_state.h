@@ -92,19 +92,18 @@ inline void save(checkpoint::Files& files, checkpoint::Ranks& ranks,
                  const checkpoint::SaveOptions& options = {}) {
   const HeldState held(tensors, ranks.rank(), version);
   const checkpoint::StepState state{
-      .step = step, .tensors = tensors, .pieces = held.pieces, .values = {{"version", version}}};
+      .tensors = tensors, .pieces = held.pieces, .values = {{"version", version}}};
   checkpoint::save_step(
-      files, ranks, "/root", [&] { return state; }, options);
+      files, ranks, "/root", step, [&] { return state; }, options);
 }
 
 /// Loads a step into other layouts of the same tensors on every rank of a world, and gives the
 /// first difference from what it should be; empty when there is none.
 inline std::string load_difference(checkpoint::Files& files, const std::string& folder,
+                                   const checkpoint::Manifest& manifest,
                                    std::span<const SavedTensor> into, std::int64_t world,
                                    std::uint64_t version,
                                    const checkpoint::ReadOptions& options = {}) {
-  const checkpoint::Manifest manifest = checkpoint::read_manifest(files, folder);
-  if (manifest.values["version"] != version) return "another version";
   for (std::int64_t rank = 0; rank < world; ++rank) {
     std::vector<Bytes> memory;
     std::vector<checkpoint::Wanted> wanted;
@@ -130,6 +129,15 @@ inline std::string load_difference(checkpoint::Files& files, const std::string& 
     }
   }
   return {};
+}
+
+inline std::string load_difference(checkpoint::Files& files, const std::string& folder,
+                                   std::span<const SavedTensor> into, std::int64_t world,
+                                   std::uint64_t version,
+                                   const checkpoint::ReadOptions& options = {}) {
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(files, folder);
+  if (manifest.values["version"] != version) return "another version";
+  return load_difference(files, folder, manifest, into, world, version, options);
 }
 
 /// What a rank threw, as text; empty if nothing.

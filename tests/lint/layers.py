@@ -23,8 +23,8 @@ ROOMS = {
     "world": ["transport", "guard", "collectives", "session"],
     "tensor": ["core", "move", "call", "local", "random", "formula", "dispatch", "api"],
     "parallel": ["optim", "model", "gradients", "replicate", "sharded", "tensor_parallel"],
-    "checkpoint": ["files", "format", "plan", "transfer", "session", "state"],
-    "tools": ["common", "calibrate", "doctor", "ops", "plan"],
+    "checkpoint": ["files", "format", "plan", "transfer", "session", "inspect", "state"],
+    "tools": ["common", "ckpt", "calibrate", "doctor", "ops", "plan"],
 }
 WITHOUT_TORCH = {"base", "layout", "plan"}
 # The one room of a layer that knows torch, where the others do not.
@@ -43,6 +43,7 @@ PUBLIC = {
     "between": "plan", "plan": "plan", "topology": "plan", "rule": "rules", "prove": "prove", "build": "tensor", "predict": "tensor", "communication": "tensor", "redistribute": "tensor", "tensor": "tensor",
     "collectives": "world", "in_process": "world", "ledger": "world", "lockstep": "world", "memory": "world", "phase": "world", "simulate": "world", "symmetric_memory": "world", "rendezvous": "world", "waiting": "world", "watch": "world", "world": "world",
     "checkpoint": "checkpoint",
+    "checkpoint_manager": "checkpoint",
     "fully_shard": "parallel", "optim": "parallel", "overlap": "parallel", "replicate": "parallel", "state_dict": "parallel", "tensor_parallel": "parallel",
     "intarsia": "tools",
 }  # fmt: skip

@@ -53,7 +53,7 @@ void run(std::int64_t ranks, bool with_others) {
   Stopwatch watch;
   const WritePlan plan(tensors);
   const auto shares = plan.of_rank(rank);
-  const std::uint64_t bytes = rank_file_bytes(tensors, shares);
+  const std::uint64_t bytes = plan_rank_file(tensors, shares).bytes;
   const double save = watch.milliseconds();
   const auto holders = [&](const std::vector<SavedTensor>& into) {
     std::size_t count = 0;

@@ -5,6 +5,12 @@
 
 namespace intarsia::checkpoint {
 
+void OutputFile::append_all(std::span<const std::span<const std::byte>> parts) {
+  std::vector<std::byte> joined;
+  for (const auto& part : parts) joined.insert(joined.end(), part.begin(), part.end());
+  append(joined);
+}
+
 std::string join_path(std::string_view folder, std::string_view name) {
   return folder.ends_with('/') ? concat(folder, name) : concat(folder, '/', name);
 }

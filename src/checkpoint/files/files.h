@@ -16,6 +16,8 @@ class OutputFile {
  public:
   virtual ~OutputFile() = default;
   virtual void append(std::span<const std::byte> bytes) = 0;
+  /// Appends parts, one after the other, as one write.
+  virtual void append_all(std::span<const std::span<const std::byte>> parts);
   /// Returns when everything appended would survive a crash of the machine.
   virtual void sync() = 0;
 };

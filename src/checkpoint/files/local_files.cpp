@@ -1,10 +1,12 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -50,18 +52,35 @@ class LocalOutput : public OutputFile {
   explicit LocalOutput(const std::string& path)
       : path_(path), file_(path, O_WRONLY | O_CREAT | O_EXCL) {}
 
-  void append(std::span<const std::byte> bytes) override {
+  void append(std::span<const std::byte> bytes) override { append_all(std::span(&bytes, 1)); }
+
+  void append_all(std::span<const std::span<const std::byte>> parts) override {
     const std::uint64_t begin = written_;
-    while (!bytes.empty()) {
-      const auto done =
-          retried([&] { return ::write(file_.number(), bytes.data(), bytes.size()); });
+    std::vector<iovec> left;
+    for (const auto& part : parts) {
+      // The system does not write to it.
+      left.push_back({const_cast<std::byte*>(part.data()), part.size()});  // NOLINT
+    }
+    for (std::size_t first = 0; first < left.size();) {
+      const auto count = static_cast<int>(std::min<std::size_t>(left.size() - first, IOV_MAX));
+      const auto done = retried([&] { return ::writev(file_.number(), &left[first], count); });
       if (done < 0) fail_with(errno, path_, concat("cannot be written at byte ", written_));
       written_ += static_cast<std::uint64_t>(done);
-      bytes = bytes.subspan(static_cast<std::size_t>(done));
+      first = skip(left, first, static_cast<std::size_t>(done));
     }
     // Begins to bring it to the disk, so that `sync` has less to wait for. A hint: may fail.
     ::sync_file_range(file_.number(), static_cast<off_t>(begin),
                       static_cast<off_t>(written_ - begin), SYNC_FILE_RANGE_WRITE);
+  }
+
+  /// The first part that is not written, of which `bytes` more are.
+  static std::size_t skip(std::vector<iovec>& parts, std::size_t first, std::size_t bytes) {
+    while (first < parts.size() && bytes >= parts[first].iov_len) bytes -= parts[first++].iov_len;
+    if (bytes > 0) {
+      parts[first].iov_base = static_cast<std::byte*>(parts[first].iov_base) + bytes;
+      parts[first].iov_len -= bytes;
+    }
+    return first;
   }
 
   void sync() override {

@@ -14,6 +14,14 @@ std::uint64_t hash_of(std::span<const std::byte> bytes) {
 
 std::uint64_t hash_of(std::string_view text) { return hash_of(std::as_bytes(std::span(text))); }
 
+std::uint64_t hash_of(std::span<const std::span<const std::byte>> parts) {
+  if (parts.size() == 1) return hash_of(parts[0]);
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  for (const auto& part : parts) XXH3_64bits_update(&state, part.data(), part.size());
+  return XXH3_64bits_digest(&state);
+}
+
 std::string FileHashes::to_text() const {
   Json::array_t hashes;
   for (const std::uint64_t chunk : chunks) hashes.emplace_back(hash_to_text(chunk));

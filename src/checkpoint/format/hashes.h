@@ -16,6 +16,8 @@ inline constexpr std::uint64_t kChunkBytes = std::uint64_t{4} << 20;
 /// XXH3 of 64 bits.
 std::uint64_t hash_of(std::span<const std::byte> bytes);
 std::uint64_t hash_of(std::string_view text);
+/// Of parts, as if they were one.
+std::uint64_t hash_of(std::span<const std::span<const std::byte>> parts);
 
 /// What stands in the file `NAME.hashes` beside the file NAME.
 struct FileHashes {

@@ -100,6 +100,14 @@ const Json::object_t& Field::object() const {
   return value.get_ref<const Json::object_t&>();
 }
 
+std::string text_json(std::string_view text) {
+  try {
+    return Json(text).dump();
+  } catch (const Json::exception& error) {
+    fail<ValueError>(kWhere, "a name in the state is not valid UTF-8: ", error.what());
+  }
+}
+
 std::string hash_to_text(std::uint64_t hash) {
   std::array<char, kHashDigits> digits{};
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), hash, 16).ptr;

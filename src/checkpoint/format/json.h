@@ -37,6 +37,9 @@ struct Field {
 /// anything after the value are refused.
 Json parse_json(std::string_view file, std::string_view text);
 
+/// A text as JSON. ValueError for one that is not UTF-8.
+std::string text_json(std::string_view text);
+
 /// 16 hexadecimal digits.
 std::string hash_to_text(std::uint64_t hash);
 

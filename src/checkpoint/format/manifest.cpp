@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <unordered_map>
 
 #include "base/text.h"
 #include "checkpoint/format/hashes.h"
@@ -19,13 +20,20 @@ constexpr std::string_view kHashBegin = "\"hash\":\"";
 constexpr std::string_view kHashEnd = "\"}\n";
 constexpr std::size_t kLastLine = kHashBegin.size() + 16 + kHashEnd.size();
 
-Json tensor_json(const SavedTensor& tensor) {
-  const Shape& shape = tensor.type.shape;
-  return {{"name", tensor.name},
-          {"dtype", to_text(tensor.type.dtype)},
-          {"shape", std::vector<std::int64_t>(shape.begin(), shape.end())},
-          {"layout", tensor.type.layout.to_string()}};
-}
+/// One line of the list of tensors. Written as text at once: there may be very many.
+class TensorRows {
+ public:
+  std::string operator()(const SavedTensor& tensor) {
+    std::string& layout = layouts_[tensor.type.layout.id()];
+    if (layout.empty()) layout = text_json(tensor.type.layout.to_string());
+    return concat("{\"dtype\":\"", to_text(tensor.type.dtype), "\",\"layout\":", layout,
+                  ",\"name\":", text_json(tensor.name), ",\"shape\":[", join(tensor.type.shape),
+                  "]}");
+  }
+
+ private:
+  std::unordered_map<const void*, std::string> layouts_;  // few, and long
+};
 
 SavedTensor tensor_of(const Field& field) {
   field.only({"name", "dtype", "shape", "layout"});
@@ -56,24 +64,18 @@ SavedFile file_of(const Field& field) {
           field.at("hashes").hash()};
 }
 
-/// A number with zeros before it, so that names stand in the order of their numbers.
-std::string padded(std::int64_t number, std::size_t length) {
-  const std::string digits = std::to_string(number);
-  return std::string(length - std::min(length, digits.size()), '0') + digits;
-}
-
 std::string numbered(std::int64_t rank, std::int64_t world, std::string_view ending) {
   constexpr std::size_t kDigits = 5;
   return concat(padded(rank, kDigits), "-of-", padded(world, kDigits), ending);
 }
 
 /// The rows of a list, one a line: a manifest is read by people too.
-template <class Rows, class ToJson>
-void append_rows(std::string& out, std::string_view name, const Rows& rows, const ToJson& to_json) {
+template <class Rows, class ToText>
+void append_rows(std::string& out, std::string_view name, const Rows& rows, ToText to_text) {
   out += concat('"', name, "\":[");
   bool first = true;
   for (const auto& row : rows) {
-    out += concat(std::exchange(first, false) ? "\n " : ",\n ", to_json(row).dump());
+    out += concat(std::exchange(first, false) ? "\n " : ",\n ", to_text(row));
   }
   out += "],\n";
 }
@@ -104,9 +106,10 @@ void check_names(const Manifest& manifest, std::string_view file) {
 std::string Manifest::to_text() const {
   std::string out = concat("{\"format\":\"", kFormat, "\",\"version\":", kVersion,
                            ",\"step\":", step, ",\"world\":", world, ",\n");
-  append_rows(out, "tensors", tensors, tensor_json);
+  append_rows(out, "tensors", tensors, TensorRows());
   append_rows(out, "files", files, [](const SavedFile& each) {
-    return Json{{"rank", each.rank}, {"bytes", each.bytes}, {"hashes", hash_to_text(each.hashes)}};
+    return concat("{\"bytes\":", each.bytes, ",\"hashes\":\"", hash_to_text(each.hashes),
+                  "\",\"rank\":", each.rank, '}');
   });
   out += concat("\"values\":", values.dump(), ",\n");
   return concat(out, kHashBegin, hash_to_text(hash_of(out)), kHashEnd);
@@ -142,6 +145,11 @@ Manifest Manifest::parse(std::string_view file, std::string_view text) {
   out.values = fields.at("values").object();
   check_names(out, file);
   return out;
+}
+
+std::string padded(std::int64_t number, std::size_t digits) {
+  const std::string text = std::to_string(number);
+  return std::string(digits - std::min(digits, text.size()), '0') + text;
 }
 
 std::string step_name(std::int64_t step) {

@@ -38,6 +38,9 @@ struct Manifest {
   std::vector<SavedFile> files;
   /// All that is not a tensor, by name.
   Json values = Json::object();
+  /// What the files are called where that does not follow from their ranks, as in folders of
+  /// Hugging Face; those have no hashes. Not in the text.
+  std::vector<std::string> file_names = {};
 
   std::string to_text() const;
   /// FileError that names the file, unless it is exactly what `to_text` gives: the last line holds
@@ -45,6 +48,9 @@ struct Manifest {
   static Manifest parse(std::string_view file, std::string_view text);
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
+
+/// A number with zeros before it, so that names stand in the order of their numbers.
+std::string padded(std::int64_t number, std::size_t digits);
 
 /// The folder of a step: `step-00000100`.
 std::string step_name(std::int64_t step);

@@ -1,6 +1,8 @@
 #include "checkpoint/format/safetensors.h"
 
 #include <algorithm>
+#include <tuple>
+#include <unordered_set>
 
 #include "base/text.h"
 #include "checkpoint/format/json.h"
@@ -14,20 +16,30 @@ namespace {
 constexpr std::string_view kWhere = "checkpoint";
 constexpr std::string_view kMetadata = "__metadata__";
 
-/// The JSON for tensors that begin at `data_begin`.
+/// The JSON for tensors that begin at `data_begin`. Written as text at once: files may hold very
+/// many tensors.
 std::string json_text(const FileHeader& header) {
-  Json::object_t object;
-  if (!header.metadata.empty()) object[std::string(kMetadata)] = header.metadata;
+  std::string out = "{";
+  const auto add = [&](std::string_view name, std::string_view value) {
+    out += concat(out.size() > 1 ? "," : "", text_json(name), ':', value);
+  };
+  if (!header.metadata.empty()) add(kMetadata, Json(header.metadata).dump());
   for (const FileTensor& tensor : header.tensors) {
-    object[tensor.name] = {
-        {"dtype", stored_as(tensor.dtype).name},
-        {"shape", std::vector<std::int64_t>(tensor.shape.begin(), tensor.shape.end())},
-        {"data_offsets", {tensor.begin - header.data_begin, tensor.end - header.data_begin}}};
+    add(tensor.name,
+        concat("{\"dtype\":\"", stored_as(tensor.dtype).name, "\",\"shape\":[", join(tensor.shape),
+               "],\"data_offsets\":[", tensor.begin - header.data_begin, ',',
+               tensor.end - header.data_begin, "]}"));
   }
-  try {
-    return Json(std::move(object)).dump();
-  } catch (const Json::exception& error) {
-    fail<ValueError>(kWhere, "a name in the state is not valid UTF-8: ", error.what());
+  return out + '}';
+}
+
+/// Two parts may have one name only if a tensor is called like a part of another.
+void check_names(const FileHeader& header) {
+  std::unordered_set<std::string_view> names{kMetadata};
+  for (const FileTensor& tensor : header.tensors) {
+    if (names.insert(tensor.name).second) continue;
+    fail<ValueError>(kWhere, "'", tensor.name, "' would stand twice in one file; give ",
+                     tensor.name == kMetadata ? "it" : "one of the two", " another name");
   }
 }
 
@@ -99,6 +111,7 @@ void check_without_holes(std::string_view file, const FileHeader& header) {
 FileHeader place_tensors(std::vector<FileTensor> tensors,
                          std::map<std::string, std::string> metadata) {
   FileHeader header{.tensors = std::move(tensors), .metadata = std::move(metadata)};
+  check_names(header);
   std::uint64_t at = 0;
   for (FileTensor& tensor : header.tensors) {
     tensor.begin = at;

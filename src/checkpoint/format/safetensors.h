@@ -42,7 +42,8 @@ inline constexpr std::uint64_t kDataAlignment = 4096;
 inline constexpr std::uint64_t kLengthBytes = 8;
 
 /// Gives tensors their places, one after the other, and the file its length.
-/// REQUIRES: `tensors` with name, dtype and shape. ValueError for a header that is too long.
+/// REQUIRES: `tensors` with name, dtype and shape. ValueError for a header that is too long, and
+/// for a name that comes twice.
 FileHeader place_tensors(std::vector<FileTensor> tensors,
                          std::map<std::string, std::string> metadata = {});
 

@@ -1,18 +1,11 @@
 #include "checkpoint/session/save_step.h"
 
-#include <array>
-#include <cmath>
-#include <exception>
-#include <map>
 #include <optional>
 #include <random>
-#include <set>
 #include <utility>
 
 #include "base/text.h"
 #include "checkpoint/format/hashes.h"
-#include "checkpoint/format/stored_dtype.h"
-#include "checkpoint/plan/write_plan.h"
 #include "checkpoint/session/agree.h"
 #include "intarsia/error.h"
 
@@ -32,18 +25,17 @@ std::uint64_t random_number() {
 
 class Save {
  public:
-  Save(Files& files, Ranks& ranks, const std::string& root, const StateMaker& make,
-       const SaveOptions& options)
-      : files_(files), ranks_(ranks), root_(root), make_(make), options_(options) {}
+  Save(Files& files, Ranks& ranks, const std::string& root, std::int64_t step,
+       const LocalStepMaker& make, const SaveOptions& options)
+      : files_(files), ranks_(ranks), root_(root), step_(step), make_(make), options_(options) {}
 
   void run() {
     try {
       const Json opened = agree([&] { return prepare(); },
                                 [&](const std::vector<Json>& said) { return open(said); });
       folder_ = join_path(root_, opened["folder"].get<std::string>());
-      agree([&] { return look(opened["nonce"].get<std::string>()); },
-            [&](const std::vector<Json>& said) { return compare_replicas(said); });
-      agree([&] { return write(); }, [&](const std::vector<Json>& said) { return commit(said); });
+      agree([&] { return write(opened["nonce"].get<std::string>()); },
+            [&](const std::vector<Json>& said) { return commit(said); });
     } catch (...) {
       clean_up();
       throw;
@@ -53,90 +45,26 @@ class Save {
  private:
   Json agree(const Work& work, const Decide& decide) {
     return checkpoint::agree(ranks_, work, decide, [&] {
-      return concat(known_ ? concat("step ", state_.step) : "the step", " was not saved in ", root_,
-                    ": ");
+      return concat("step ", step_, " was not saved in ", root_, ": ");
     });
   }
 
   Json prepare() {
-    state_ = make_();
-    known_ = true;
-    target_ = join_path(root_, step_name(state_.step));
-    if (state_.step < 0) fail<ValueError>(kWhere, "the step is ", state_.step, ", less than 0");
-    check_tensors();
-    plan_.emplace(state_.tensors);
-    shares_ = plan_->of_rank(ranks_.rank());
-    const Manifest same = manifest();
-    const std::string values = values_text(same);
-    return {{"tensors", hash_to_text(hash_of(same.to_text()))},
-            {"values", hash_to_text(hash_of(values))},
-            {"step", state_.step},
+    if (step_ < 0) fail<ValueError>(kWhere, "the step is ", step_, ", less than 0");
+    target_ = join_path(root_, step_name(step_));
+    local_.emplace(make_());
+    Json replicas = Json::object();
+    for (const auto& [line, hash] : local_->replica_hashes()) {
+      replicas[std::to_string(line)] = hash_to_text(hash);
+    }
+    return {{"tensors", hash_to_text(hash_of(local_->manifest().to_text()))},
+            {"values", hash_to_text(hash_of(local_->state().values.dump()))},
+            {"step", step_},
             {"root", root_},
             {"replace", options_.replace},
             {"check_replicas", options_.check_replicas},
-            {"bytes", rank_file_bytes(state_.tensors, shares_)}};
-  }
-
-  /// Without the files.
-  Manifest manifest() const {
-    Manifest out;
-    out.step = state_.step;
-    out.world = ranks_.size();
-    out.tensors.assign(state_.tensors.begin(), state_.tensors.end());
-    out.values = state_.values;
-    return out;
-  }
-
-  void check_tensors() const {
-    if (state_.pieces.size() != state_.tensors.size()) {
-      fail<ValueError>(kWhere, state_.pieces.size(), " pieces of ", state_.tensors.size(),
-                       " tensors");
-    }
-    std::set<std::string_view> names;
-    for (std::size_t t = 0; t < state_.tensors.size(); ++t) {
-      const auto& [name, type] = state_.tensors[t];
-      if (!names.insert(name).second)
-        fail<ValueError>(kWhere, "two tensors are called '", name, "'");
-      if (type.layout.has_partial()) {
-        fail<ValueError>(kWhere, "'", name, "' is a partial value (", type.layout,
-                         "), of which no rank has the numbers; redistribute it first");
-      }
-      if (type.layout.mesh().highest() >= ranks_.size()) {
-        fail<ValueError>(kWhere, "'", name, "' is laid out over ", type.layout.mesh(), ", and ",
-                         ranks_.size(), " ranks save");
-      }
-      const auto at = type.layout.mesh().coordinate_of(ranks_.rank());
-      const std::uint64_t bytes =
-          at ? bytes_of(type.dtype, local_shape(type.layout, type.shape, *at)) : 0;
-      if (state_.pieces[t].size() != bytes) {
-        fail<ValueError>(kWhere, "the piece of '", name, "' has ", state_.pieces[t].size(),
-                         " bytes, and ", type, " has ", bytes, " here");
-      }
-    }
-  }
-
-  /// ValueError for what JSON cannot hold.
-  std::string values_text(const Manifest& manifest) const {
-    for (const auto& [name, value] : manifest.values.items()) check_value(name, value);
-    return manifest.values.dump();
-  }
-
-  static void check_value(const std::string& name, const Json& value) {
-    if (value.is_number_float() && !std::isfinite(value.get<double>())) {
-      fail<ValueError>(kWhere, "the value '", name, "' is ", value.get<double>(),
-                       ", which JSON cannot hold; save it as a tensor");
-    }
-    if (value.is_structured()) {
-      for (const auto& [key, inner] : value.items()) check_value(concat(name, '.', key), inner);
-    }
-    if (value.is_binary() || value.is_discarded()) {
-      fail<ValueError>(kWhere, "the value '", name, "' is none that JSON can hold");
-    }
-    try {
-      if (value.is_string()) static_cast<void>(value.dump());
-    } catch (const Json::exception&) {
-      fail<ValueError>(kWhere, "the value '", name, "' is a text that is not UTF-8");
-    }
+            {"replicas", std::move(replicas)},
+            {"bytes", local_->file().bytes}};
   }
 
   /// Rank 0: makes the folder, if all ranks want to save the same.
@@ -152,6 +80,7 @@ class Save {
         fail<ValueError>(kWhere, "rank ", rank, " saves ", text, " than rank 0");
       }
     }
+    compare_replicas(said);
     if (!files_.exists(root_)) {
       fail<FileError>(kWhere, root_, ": no such folder; make it first");
     }
@@ -164,7 +93,7 @@ class Save {
       fail<FileError>(kWhere, root_, ": ", bytes, " bytes are needed, and ", free, " are free");
     }
     const std::string nonce = hash_to_text(random_number());
-    const std::string name = concat('.', step_name(state_.step), ".saving-", nonce);
+    const std::string name = concat('.', step_name(step_), ".saving-", nonce);
     made_ = join_path(root_, name);
     files_.make_folder(*made_);
     files_.create(join_path(*made_, kNonceName))->append(std::as_bytes(std::span(nonce)));
@@ -172,7 +101,7 @@ class Save {
   }
 
   /// Every rank, before its first byte: that it sees the folder that rank 0 made.
-  Json look(const std::string& nonce) {
+  void look(const std::string& nonce) const {
     const std::string path = join_path(folder_, kNonceName);
     std::string found;
     try {
@@ -183,56 +112,26 @@ class Save {
       fail<FileError>(kWhere, "on ", ranks_.host(), " ", root_,
                       " is not the folder that rank 0 sees; save where all ranks see the same");
     }
-    Json hashes = Json::object();
-    if (options_.check_replicas) {
-      for (const auto& [line, hash] : line_hashes()) {
-        hashes[std::to_string(line)] = hash_to_text(hash);
-      }
-    }
-    return {{"host", ranks_.host()}, {"lines", hashes}};
-  }
-
-  std::map<std::size_t, std::uint64_t> line_hashes() const {
-    std::map<std::size_t, std::uint64_t> out;
-    for (std::size_t t = 0; t < state_.tensors.size(); ++t) {
-      const std::size_t line = plan_->line_of(t);
-      if (plan_->sharers(line) == 1 || state_.pieces[t].empty()) continue;
-      std::uint64_t& hash = out[line];
-      const std::array<std::uint64_t, 2> both{hash, hash_of(state_.pieces[t])};
-      hash = hash_of(std::as_bytes(std::span(both)));
-    }
-    return out;
   }
 
   /// Rank 0.
-  Json compare_replicas(const std::vector<Json>& said) const {
+  void compare_replicas(const std::vector<Json>& said) const {
     for (std::size_t rank = 0; rank < said.size(); ++rank) {
-      for (const auto& [line, hash] : said[rank]["lines"].items()) {
-        const auto first = *plan_->first_sharer(std::stoul(line), static_cast<std::int64_t>(rank));
-        if (said[static_cast<std::size_t>(first)]["lines"][line] == hash) continue;
+      for (const auto& [line, hash] : said[rank]["replicas"].items()) {
+        const auto first =
+            *local_->plan().first_sharer(std::stoul(line), static_cast<std::int64_t>(rank));
+        if (said[static_cast<std::size_t>(first)]["replicas"][line] == hash) continue;
         fail<ValueError>(kWhere, "ranks ", first, " and ", rank,
                          " hold different values of tensors that should be equal: ",
-                         tensors_of(std::stoul(line)),
+                         local_->tensors_of_line(std::stoul(line)),
                          "; find where they parted, or pass check_replicas = false");
       }
     }
-    return nullptr;
   }
 
-  std::string tensors_of(std::size_t line) const {
-    constexpr std::size_t kMostNames = 3;
-    std::vector<std::string> names;
-    for (std::size_t t = 0; t < state_.tensors.size(); ++t) {
-      if (plan_->line_of(t) == line) names.push_back(concat('\'', state_.tensors[t].name, '\''));
-    }
-    const std::size_t more = names.size() > kMostNames ? names.size() - kMostNames : 0;
-    names.resize(names.size() - more);
-    return concat(more > 0 ? "one of " : "", join(names, ", "),
-                  more > 0 ? concat(" and ", more, " more") : "");
-  }
-
-  Json write() {
-    const auto file = write_rank_file(files_, folder_, state_.tensors, shares_, state_.pieces,
+  Json write(const std::string& nonce) {
+    look(nonce);
+    const auto file = write_rank_file(files_, folder_, local_->file(), local_->shares(),
                                       ranks_.rank(), ranks_.size());
     if (!file) return nullptr;
     return {{"bytes", file->bytes}, {"hashes", hash_to_text(file->hashes)}};
@@ -240,7 +139,8 @@ class Save {
 
   /// Rank 0: all is written; the manifest and one rename make it a checkpoint.
   Json commit(const std::vector<Json>& said) {
-    Manifest manifest = this->manifest();
+    Manifest manifest = local_->manifest();
+    manifest.step = step_;
     for (std::size_t rank = 0; rank < said.size(); ++rank) {
       if (said[rank].is_null()) continue;
       const Field file{said[rank], "a rank's answer", {}};
@@ -274,22 +174,30 @@ class Save {
   Files& files_;
   Ranks& ranks_;
   const std::string& root_;
-  const StateMaker& make_;
+  std::int64_t step_;
+  const LocalStepMaker& make_;
   const SaveOptions& options_;
-  StepState state_;
-  bool known_ = false;
+  std::optional<LocalStep> local_;
   std::string target_;
-  std::optional<WritePlan> plan_;
-  std::vector<Share> shares_;
   std::string folder_;
   std::optional<std::string> made_;
 };
 
 }  // namespace
 
-void save_step(Files& files, Ranks& ranks, const std::string& root, const StateMaker& make,
-               const SaveOptions& options) {
-  Save(files, ranks, root, make, options).run();
+void save_local_step(Files& files, Ranks& ranks, const std::string& root, std::int64_t step,
+                     const LocalStepMaker& make, const SaveOptions& options) {
+  Save(files, ranks, root, step, make, options).run();
+}
+
+void save_step(Files& files, Ranks& ranks, const std::string& root, std::int64_t step,
+               const StateMaker& make, const SaveOptions& options) {
+  const auto local = [&] {
+    LocalStep out(make(), ranks.rank(), ranks.size());
+    if (options.check_replicas) out.hash_replicas();
+    return out;
+  };
+  save_local_step(files, ranks, root, step, local, options);
 }
 
 }  // namespace intarsia::checkpoint

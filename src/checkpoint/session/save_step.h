@@ -3,25 +3,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
-#include <string_view>
 
 #include "checkpoint/files/files.h"
-#include "checkpoint/format/manifest.h"
+#include "checkpoint/session/local_step.h"
 #include "checkpoint/session/ranks.h"
-#include "checkpoint/transfer/rank_file.h"
 
 namespace intarsia::checkpoint {
-
-/// What is saved. Tensors, values and options are the same on all ranks; pieces are each rank's.
-struct StepState {
-  std::int64_t step = 0;
-  std::span<const SavedTensor> tensors;
-  /// One for each tensor.
-  Pieces pieces;
-  Json values = Json::object();
-};
 
 struct SaveOptions {
   /// A step that is there already is replaced, in one step. Otherwise it is an error.
@@ -32,12 +20,17 @@ struct SaveOptions {
 
 /// What this rank saves. Called once; its error is then the error of all ranks.
 using StateMaker = std::function<StepState()>;
+/// The same, where the rank has worked out already what it will write; with the hashes of replicas
+/// if they are to be compared.
+using LocalStepMaker = std::function<LocalStep()>;
 
 /// Saves a step in a folder of its own below `root`, which must be there. Returns when it would
 /// survive a crash of all machines. On an error, which is the same on all ranks and names the rank
 /// that met it, nothing has changed: a step that was there is still there.
 /// COLLECTIVE: all ranks.
-void save_step(Files& files, Ranks& ranks, const std::string& root, const StateMaker& make,
-               const SaveOptions& options = {});
+void save_step(Files& files, Ranks& ranks, const std::string& root, std::int64_t step,
+               const StateMaker& make, const SaveOptions& options = {});
+void save_local_step(Files& files, Ranks& ranks, const std::string& root, std::int64_t step,
+                     const LocalStepMaker& make, const SaveOptions& options = {});
 
 }  // namespace intarsia::checkpoint

@@ -2,16 +2,15 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-#include <filesystem>
+#include <cstdio>
 #include <set>
 
 #include "base/text.h"
 #include "checkpoint/session/agree.h"
 #include "checkpoint/session/load_step.h"
 #include "checkpoint/session/save_step.h"
-#include "checkpoint/session/thread_ranks.h"
-#include "checkpoint/state/world_ranks.h"
+#include "checkpoint/state/tensor_state.h"
+#include "checkpoint/transfer/hugging_face_folder.h"
 #include "checkpoint/transfer/read_parts.h"
 #include "intarsia/error.h"
 #include "intarsia/tensor.h"
@@ -23,57 +22,18 @@
 namespace intarsia {
 namespace {
 
+using checkpoint::for_each_rank;
 using checkpoint::Json;
 using checkpoint::local_files;
 using checkpoint::Manifest;
+using checkpoint::memory_of;
+using checkpoint::piece_of;
 using checkpoint::SavedTensor;
+using checkpoint::type_of;
 
 constexpr std::string_view kSave = "save_checkpoint";
 constexpr std::string_view kLoad = "load_checkpoint";
-
-/// The type of a tensor, distributed or plain; a plain one is replicated over the world.
-TensorType type_of(std::string_view where, const World& world, const std::string& name,
-                   const at::Tensor& tensor) {
-  if (!tensor.defined()) fail<ValueError>(where, "'", name, "' is an undefined tensor");
-  const auto dtype = dtype_of(tensor.scalar_type());
-  if (!dtype || tensor.layout() != at::kStrided || tensor.is_meta()) {
-    fail<UnsupportedError>(where, "'", name, "' is ", describe(tensor),
-                           ", of a kind that no checkpoint holds");
-  }
-  TensorType type{*dtype, {}, Layout::replicated(checkpoint::mesh_of_all(world))};
-  if (tensor.dim() > static_cast<std::int64_t>(kMaxDims)) {
-    fail<UnsupportedError>(where, "'", name, "' has more than ", kMaxDims, " dimensions");
-  }
-  for (const std::int64_t size : tensor.sizes()) type.shape.push_back(size);
-  if (has_layout(tensor)) {
-    if (&world_of(tensor) != &world) {
-      fail<ValueError>(where, "'", name, "' is a tensor of another world");
-    }
-    type.layout = layout_of(tensor);
-  }
-  return type;
-}
-
-void check_world(std::string_view where, const World& world) {
-  if (world.simulated()) {
-    fail<UnsupportedError>(where, "tensors of a simulated world have no values to save or load");
-  }
-}
-
-/// The piece that a rank of this process holds of a tensor; undefined outside its mesh. That of a
-/// plain tensor is the tensor, on every rank.
-at::Tensor piece_of(const World& world, const at::Tensor& tensor, std::int64_t rank) {
-  if (!has_layout(tensor)) return tensor.detach();
-  const DistributedImpl& impl = impl_of(tensor);
-  const Mesh& mesh = impl.spec()->layout.mesh();
-  if (!mesh.contains(rank)) return {};
-  std::size_t place = 0;
-  for (const std::int64_t other : world.hosted()) {
-    if (other == rank) break;
-    place += mesh.contains(other) ? 1 : 0;
-  }
-  return impl.pieces().at(place);
-}
+constexpr std::string_view kLoadHf = "load_hugging_face";
 
 /// The memory of a tensor was written: as if an op had done it.
 void note_written(const at::Tensor& tensor) {
@@ -85,39 +45,6 @@ void note_written(const at::Tensor& tensor) {
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
-std::span<std::byte> memory_of(const at::Tensor& dense) {
-  return {static_cast<std::byte*>(dense.data_ptr()), dense.nbytes()};
-}
-
-/// What one rank saves. Pieces that are not dense, or not on the CPU, are copied.
-struct RankState {
-  std::vector<at::Tensor> dense;
-  std::vector<std::span<const std::byte>> pieces;
-};
-
-RankState state_of(const World& world, const NamedTensors& tensors, std::int64_t rank) {
-  RankState out;
-  for (const auto& [name, tensor] : tensors) {
-    const at::Tensor piece = piece_of(world, tensor, rank);
-    out.dense.push_back(piece.defined() ? piece.resolve_conj().resolve_neg().cpu().contiguous()
-                                        : at::empty({0}, at::kByte));
-    out.pieces.emplace_back(memory_of(out.dense.back()));
-  }
-  return out;
-}
-
-Json values_json(const CheckpointValues& values) {
-  Json out = Json::object();
-  for (const auto& [name, text] : values) {
-    try {
-      out[name] = Json::parse(text);
-    } catch (const Json::exception&) {
-      fail<ValueError>(kSave, "the value '", name, "' is no JSON: ", text);
-    }
-  }
-  return out;
-}
-
 CheckpointContents contents_of(const Manifest& manifest) {
   CheckpointContents out{.step = manifest.step, .tensors = {}, .values = {}};
   for (const SavedTensor& tensor : manifest.tensors) out.tensors.emplace(tensor.name, tensor.type);
@@ -125,41 +52,113 @@ CheckpointContents contents_of(const Manifest& manifest) {
   return out;
 }
 
-void rethrow_first(const std::vector<std::exception_ptr>& thrown) {
-  for (const auto& each : thrown) {
-    if (each) std::rethrow_exception(each);
+/// The newest step, older than `before` if that is set.
+std::int64_t newest_step(const std::string& folder, std::optional<std::int64_t> before = {}) {
+  auto steps = checkpoint::steps_in(local_files(), folder);
+  while (before && !steps.empty() && steps.back() >= *before) steps.pop_back();
+  if (steps.empty()) {
+    fail<FileError>(kLoad, folder, ": there are no checkpoints",
+                    before ? concat(" before step ", *before) : "");
   }
-}
-
-/// Runs a function of each rank that lives here: of this one, or in lockstep of all, as threads.
-template <class Run>
-void for_each_rank(World& world, const Run& run) {
-  if (world.in_lockstep()) {
-    rethrow_first(checkpoint::run_ranks(world.size(), run));
-  } else if (!world.hosted().empty()) {
-    checkpoint::WorldRanks ranks(world);
-    run(static_cast<checkpoint::Ranks&>(ranks));
-  }
-}
-
-std::int64_t newest_step(const std::string& folder) {
-  const auto steps = checkpoint::steps_in(local_files(), folder);
-  if (steps.empty()) fail<FileError>(kLoad, folder, ": there are no checkpoints");
   return steps.back();
 }
 
-/// The step that rank 0 sees last, for all.
-std::int64_t agreed_step(checkpoint::Ranks& ranks, const std::string& folder) {
-  return checkpoint::agree(
-             ranks, [] { return Json(); },
-             [&](const std::vector<Json>&) { return Json(newest_step(folder)); },
-             [] { return std::string(); })
-      .get<std::int64_t>();
+/// A step that all ranks may load, together with the others.
+class Find {
+ public:
+  Find(checkpoint::Ranks& ranks, const std::string& folder) : ranks_(ranks), folder_(folder) {}
+
+  const std::string& path() const { return path_; }
+  const Manifest& manifest() const { return manifest_; }
+
+  /// Tries `step`, or the newest one; where files of it cannot be read, and only if it falls back,
+  /// older ones too.
+  template <class Try>
+  void for_each(std::optional<std::int64_t> step, std::optional<std::int64_t> before,
+                bool fall_back, const Try& attempt) {
+    while (true) {
+      choose(step, before);
+      try {
+        return attempt();
+      } catch (const FileError& error) {
+        if (!fall_back) throw;
+        if (ranks_.rank() == 0) std::fprintf(stderr, "%s; an older step is tried\n", error.what());
+      }
+      step.reset();
+      before = step_;
+    }
+  }
+
+  /// Every rank reads the manifest, and looks at it.
+  template <class Look>
+  void read(const Look& look) {
+    together([&] {
+      path_ = checkpoint::folder_of_step(local_files(), folder_, step_);
+      manifest_ = checkpoint::read_manifest(local_files(), path_);
+      look(manifest_);
+    });
+  }
+
+  /// Something that each rank does, and that fails on all if it fails on one.
+  template <class Each>
+  void together(const Each& each) {
+    agree(
+        [&] {
+          each();
+          return Json();
+        },
+        [](const std::vector<Json>&) { return Json(); });
+  }
+
+ private:
+  void choose(std::optional<std::int64_t> wanted, std::optional<std::int64_t> before) {
+    const auto word = [](std::optional<std::int64_t> number) {
+      return number ? Json(*number) : Json();
+    };
+    step_ =
+        agree(
+            [&] {
+              return Json{{"folder", folder_}, {"step", word(wanted)}, {"before", word(before)}};
+            },
+            [&](const std::vector<Json>& said) {
+              check_same(said);
+              return Json(wanted ? *wanted : newest_step(folder_, before));
+            })
+            .get<std::int64_t>();
+  }
+
+  Json agree(const checkpoint::Work& work, const checkpoint::Decide& decide) {
+    return checkpoint::agree(ranks_, work, decide,
+                             [&] { return concat("nothing was loaded from ", folder_, ": "); });
+  }
+
+  static void check_same(const std::vector<Json>& said) {
+    for (std::size_t rank = 1; rank < said.size(); ++rank) {
+      if (said[rank] == said[0]) continue;
+      fail<ValueError>(kLoad, "rank ", rank, " loads another step or folder than rank 0");
+    }
+  }
+
+  checkpoint::Ranks& ranks_;
+  const std::string& folder_;
+  std::int64_t step_ = 0;
+  std::string path_;
+  Manifest manifest_;
+};
+
+/// Whether values keep their meaning: integers and numbers of 8 bits are quantised ones, whose
+/// scales are elsewhere.
+bool can_convert(DType from, DType to) {
+  const auto is_plain = [](DType dtype) {
+    return at::isFloatingType(scalar_type(dtype)) && dtype != DType::f8e4m3 &&
+           dtype != DType::f8e5m2;
+  };
+  return is_plain(from) && is_plain(to);
 }
 
 /// Refuses, with all names, what a step and the tensors that are to be loaded do not share.
-void check_fit(const World& world, const CheckpointContents& contents, const NamedTensors& tensors,
-               bool strict) {
+void check_fit(const World& world, const std::string& what, const CheckpointContents& contents,
+               const NamedTensors& tensors, const LoadCheckpointOptions& options) {
   std::vector<std::string> missing;
   std::vector<std::string> others;
   std::set<std::string> asked;
@@ -169,7 +168,9 @@ void check_fit(const World& world, const CheckpointContents& contents, const Nam
     const auto found = contents.tensors.find(name);
     if (found == contents.tensors.end()) {
       missing.push_back(name);
-    } else if (found->second.dtype != type.dtype || found->second.shape != type.shape) {
+    } else if ((found->second.dtype != type.dtype &&
+                !(options.convert && can_convert(found->second.dtype, type.dtype))) ||
+               found->second.shape != type.shape) {
       others.push_back(concat("'", name, "' is ", to_text(found->second.dtype), '[',
                               join(found->second.shape), "] there and ", to_text(type.dtype), '[',
                               join(type.shape), "] here"));
@@ -179,15 +180,14 @@ void check_fit(const World& world, const CheckpointContents& contents, const Nam
   }
   std::vector<std::string> unused;
   for (const auto& [name, ignored] : contents.tensors) {
-    if (strict && !asked.contains(name)) unused.push_back(name);
+    if (options.strict && !asked.contains(name)) unused.push_back(name);
   }
   std::vector<std::string> parts;
   if (!missing.empty()) parts.push_back("it lacks " + join(missing, ", "));
   if (!unused.empty()) parts.push_back("nobody asks for " + join(unused, ", "));
   if (!others.empty()) parts.push_back(join(others, ", "));
   if (parts.empty()) return;
-  fail<ValueError>(kLoad, "step ", contents.step, " does not fit: ", join(parts, "; "),
-                   "; nothing was changed");
+  fail<ValueError>(kLoad, what, " does not fit: ", join(parts, "; "), "; nothing was changed");
 }
 
 /// Reads the pieces of one rank. A piece that is not dense, or not on the CPU, is read beside it.
@@ -204,8 +204,10 @@ void read_pieces(const std::string& folder, const Manifest& manifest, const Worl
     if (!piece.defined() || !is_mine) continue;
     const TensorType type = type_of(kLoad, world, name, tensor);
     at::Tensor into = piece;
-    if (!into.is_cpu() || !into.is_contiguous() || into.is_conj() || into.is_neg()) {
-      into = at::empty(into.sizes(), into.options().device(at::kCPU));
+    const auto dtype = scalar_type(manifest.tensors[places.at(name)].type.dtype);
+    if (!into.is_cpu() || !into.is_contiguous() || into.is_conj() || into.is_neg() ||
+        into.scalar_type() != dtype) {
+      into = at::empty(into.sizes(), at::TensorOptions(dtype));
       beside.emplace_back(piece, into);
     }
     const Boxes boxes_here =
@@ -218,85 +220,39 @@ void read_pieces(const std::string& folder, const Manifest& manifest, const Worl
 }
 
 /// A load by one rank, together with the others.
-class Load {
- public:
-  Load(World& world, checkpoint::Ranks& ranks, const std::string& folder,
-       const NamedTensors& tensors, const LoadCheckpointOptions& options)
-      : world_(world), ranks_(ranks), folder_(folder), tensors_(tensors), options_(options) {}
-
-  CheckpointContents run() {
-    const Json found = agree(
-        [&] {
-          return Json{{"folder", folder_}, {"step", wanted()}};
-        },
-        [&](const std::vector<Json>& said) { return choose(said); });
-    const auto step = found.get<std::int64_t>();
-    agree([&] { return look(step); }, [](const std::vector<Json>&) { return Json(); });
-    agree([&] { return read(); }, [](const std::vector<Json>&) { return Json(); });
-    return contents_of(manifest_);
-  }
-
- private:
-  Json agree(const checkpoint::Work& work, const checkpoint::Decide& decide) {
-    return checkpoint::agree(ranks_, work, decide,
-                             [&] { return concat("nothing was loaded from ", folder_, ": "); });
-  }
-
-  Json wanted() const { return options_.step ? Json(*options_.step) : Json(); }
-
-  /// Rank 0: the step that all load.
-  Json choose(const std::vector<Json>& said) const {
-    for (std::size_t rank = 1; rank < said.size(); ++rank) {
-      if (said[rank] == said[0]) continue;
-      fail<ValueError>(kLoad, "rank ", rank, " loads another step or folder than rank 0");
-    }
-    return options_.step ? *options_.step : newest_step(folder_);
-  }
-
-  Json look(std::int64_t step) {
-    path_ = checkpoint::folder_of_step(local_files(), folder_, step);
-    manifest_ = checkpoint::read_manifest(local_files(), path_);
-    check_fit(world_, contents_of(manifest_), tensors_, options_.strict);
-    return nullptr;
-  }
-
-  Json read() const {
-    read_pieces(path_, manifest_, world_, tensors_, ranks_.rank(), options_.verify);
-    return nullptr;
-  }
-
-  World& world_;
-  checkpoint::Ranks& ranks_;
-  const std::string& folder_;
-  const NamedTensors& tensors_;
-  const LoadCheckpointOptions& options_;
-  std::string path_;
-  Manifest manifest_;
-};
+CheckpointContents load_with(World& world, checkpoint::Ranks& ranks, const std::string& folder,
+                             const NamedTensors& tensors, const LoadCheckpointOptions& options) {
+  Find find(ranks, folder);
+  find.for_each(options.step, {}, options.fall_back, [&] {
+    find.read([&](const Manifest& manifest) {
+      check_fit(world, concat("step ", manifest.step), contents_of(manifest), tensors, options);
+    });
+    find.together([&] {
+      read_pieces(find.path(), find.manifest(), world, tensors, ranks.rank(), options.verify);
+    });
+  });
+  return contents_of(find.manifest());
+}
 
 }  // namespace
 
 void save_checkpoint(World& world, const std::string& folder, std::int64_t step,
                      const NamedTensors& tensors, const CheckpointValues& values,
                      const SaveCheckpointOptions& options) {
-  check_world(kSave, world);
-  for_each_rank(world, [&](checkpoint::Ranks& ranks) {
+  checkpoint::check_world(kSave, world);
+  for_each_rank(world, world.everyone(), [&](checkpoint::Ranks& ranks) {
     const at::NoGradGuard no_grad;
     std::vector<SavedTensor> saved;
-    RankState state;
+    checkpoint::RankState state;
     const auto make = [&]() -> checkpoint::StepState {
-      for (const auto& [name, tensor] : tensors) {
-        saved.push_back({name, type_of(kSave, world, name, tensor)});
-      }
-      state = state_of(world, tensors, ranks.rank());
-      if (ranks.rank() == 0) {
-        std::error_code ignored;  // that it is not there is told later
-        std::filesystem::create_directories(folder, ignored);
-      }
-      return {
-          .step = step, .tensors = saved, .pieces = state.pieces, .values = values_json(values)};
+      saved = checkpoint::types_of(kSave, world, tensors);
+      state = checkpoint::state_of(world, tensors, ranks.rank());
+      if (ranks.rank() == 0) checkpoint::try_make_folders(folder);
+      return {.tensors = saved,
+              .pieces = state.pieces,
+              .values = checkpoint::values_json(kSave, values)};
     };
-    checkpoint::save_step(local_files(), ranks, folder, make,
+    checkpoint::save_step(local_files(), ranks, folder, step, make,
                           {.replace = options.replace, .check_replicas = options.check_replicas});
   });
 }
@@ -311,11 +267,28 @@ CheckpointContents read_checkpoint(const std::string& folder, std::optional<std:
       local_files(), checkpoint::folder_of_step(local_files(), folder, *step)));
 }
 
-std::int64_t newest_checkpoint(World& world, const std::string& folder) {
-  std::int64_t out = 0;
-  for_each_rank(world, [&](checkpoint::Ranks& ranks) {
-    const std::int64_t step = agreed_step(ranks, folder);
-    if (ranks.rank() == world.hosted()[0]) out = step;
+bool any_checkpoint(World& world, const std::string& folder) {
+  bool out = false;
+  for_each_rank(world, world.everyone(), [&](checkpoint::Ranks& ranks) {
+    const bool any = checkpoint::agree(
+        ranks, [] { return Json(); },
+        [&](const std::vector<Json>&) {
+          return local_files().exists(folder) && !checkpoint_steps(folder).empty();
+        },
+        [] { return std::string(); });
+    if (ranks.rank() == world.hosted()[0]) out = any;
+  });
+  return out;
+}
+
+CheckpointContents find_checkpoint(World& world, const std::string& folder,
+                                   std::optional<std::int64_t> step,
+                                   std::optional<std::int64_t> before, bool fall_back) {
+  CheckpointContents out;
+  for_each_rank(world, world.everyone(), [&](checkpoint::Ranks& ranks) {
+    Find find(ranks, folder);
+    find.for_each(step, before, fall_back, [&] { find.read([](const Manifest&) {}); });
+    if (ranks.rank() == world.hosted()[0]) out = contents_of(find.manifest());
   });
   return out;
 }
@@ -323,15 +296,40 @@ std::int64_t newest_checkpoint(World& world, const std::string& folder) {
 CheckpointContents load_checkpoint(World& world, const std::string& folder,
                                    const NamedTensors& tensors,
                                    const LoadCheckpointOptions& options) {
-  check_world(kLoad, world);
+  checkpoint::check_world(kLoad, world);
   CheckpointContents out;
-  for_each_rank(world, [&](checkpoint::Ranks& ranks) {
+  for_each_rank(world, world.everyone(), [&](checkpoint::Ranks& ranks) {
     const at::NoGradGuard no_grad;
-    const CheckpointContents contents = Load(world, ranks, folder, tensors, options).run();
+    const CheckpointContents contents = load_with(world, ranks, folder, tensors, options);
     if (ranks.rank() == world.hosted()[0]) out = contents;
   });
   for (const auto& [name, tensor] : tensors) note_written(tensor);
   return out;
+}
+
+CheckpointContents load_hugging_face(World& world, const std::string& folder,
+                                     const NamedTensors& tensors,
+                                     const LoadCheckpointOptions& options) {
+  checkpoint::check_world(kLoadHf, world);
+  CheckpointContents out;
+  for_each_rank(world, world.everyone(), [&](checkpoint::Ranks& ranks) {
+    const at::NoGradGuard no_grad;
+    Find find(ranks, folder);
+    Manifest manifest;
+    find.together([&] {
+      manifest = checkpoint::read_hf_folder(local_files(), folder);
+      check_fit(world, folder, contents_of(manifest), tensors, options);
+    });
+    find.together(
+        [&] { read_pieces(folder, manifest, world, tensors, ranks.rank(), /*verify=*/false); });
+    if (ranks.rank() == world.hosted()[0]) out = contents_of(manifest);
+  });
+  for (const auto& [name, tensor] : tensors) note_written(tensor);
+  return out;
+}
+
+CheckpointContents read_hugging_face(const std::string& folder) {
+  return contents_of(checkpoint::read_hf_folder(local_files(), folder));
 }
 
 }  // namespace intarsia

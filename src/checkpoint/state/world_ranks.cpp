@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstring>
 
 #include "intarsia/collectives.h"
@@ -22,22 +24,41 @@ std::string text_of(const at::Tensor& bytes) {
   return {static_cast<const char*>(here.const_data_ptr()), here.nbytes()};
 }
 
-/// What each member of a group says.
+/// The length of a text and its beginning, which is nearly always all of it.
+constexpr std::size_t kBlockBytes = 1024;
+constexpr std::size_t kLengthBytes = 8;
+constexpr std::size_t kBeginning = kBlockBytes - kLengthBytes;
+
+std::string block_of(const std::string& text) {
+  std::string out(kBlockBytes, '\0');
+  const std::uint64_t length = text.size();
+  std::memcpy(out.data(), &length, kLengthBytes);
+  std::memcpy(out.data() + kLengthBytes, text.data(), std::min(text.size(), kBeginning));
+  return out;
+}
+
+/// What each member of a group says: one collective, or two if a text is long.
 std::vector<std::string> gather_texts(const Comm& comm, const std::string& text,
                                       at::Device device) {
-  const auto length = static_cast<std::int64_t>(text.size());
-  const at::Tensor lengths =
-      all_gather(comm, at::full({1}, length, at::TensorOptions(at::kLong).device(device)), 0)
-          .tensor()
-          .cpu();
-  const std::span<const std::int64_t> each(lengths.const_data_ptr<std::int64_t>(),
-                                           static_cast<std::size_t>(lengths.numel()));
-  const std::string all = text_of(all_gather(comm, bytes_tensor(text, device), 0, each).tensor());
+  const std::string blocks =
+      text_of(all_gather(comm, bytes_tensor(block_of(text), device), 0).tensor());
   std::vector<std::string> out;
+  std::vector<std::int64_t> rests;
+  bool is_all = true;
+  for (std::size_t at = 0; at < blocks.size(); at += kBlockBytes) {
+    std::uint64_t length = 0;
+    std::memcpy(&length, blocks.data() + at, kLengthBytes);
+    out.push_back(blocks.substr(at + kLengthBytes, std::min(length, kBeginning)));
+    rests.push_back(static_cast<std::int64_t>(length - out.back().size()));
+    is_all = is_all && rests.back() == 0;
+  }
+  if (is_all) return out;
+  const std::string rest = text.substr(std::min(text.size(), kBeginning));
+  const std::string all = text_of(all_gather(comm, bytes_tensor(rest, device), 0, rests).tensor());
   std::size_t at = 0;
-  for (const std::int64_t bytes : each) {
-    out.push_back(all.substr(at, static_cast<std::size_t>(bytes)));
-    at += static_cast<std::size_t>(bytes);
+  for (std::size_t rank = 0; rank < out.size(); ++rank) {
+    out[rank] += all.substr(at, static_cast<std::size_t>(rests[rank]));
+    at += static_cast<std::size_t>(rests[rank]);
   }
   return out;
 }

@@ -6,31 +6,24 @@ namespace intarsia::checkpoint {
 
 void ChunkWriter::add(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    if (collected_.empty() && bytes.size() >= kChunkBytes) {
-      write(bytes.first(kChunkBytes));
-      bytes = bytes.subspan(kChunkBytes);
-      continue;
-    }
-    collected_.reserve(kChunkBytes);
-    const auto part = bytes.first(std::min(bytes.size(), kChunkBytes - collected_.size()));
-    collected_.insert(collected_.end(), part.begin(), part.end());
-    bytes = bytes.subspan(part.size());
-    if (collected_.size() == kChunkBytes) {
-      write(collected_);
-      collected_.clear();
-    }
+    parts_.push_back(bytes.first(std::min(bytes.size(), kChunkBytes - bytes_)));
+    bytes_ += parts_.back().size();
+    bytes = bytes.subspan(parts_.back().size());
+    if (bytes_ == kChunkBytes) write();
   }
 }
 
 FileHashes ChunkWriter::finish() {
-  if (!collected_.empty()) write(collected_);
+  if (bytes_ > 0) write();
   return hashes_;
 }
 
-void ChunkWriter::write(std::span<const std::byte> chunk) {
-  hashes_.chunks.push_back(hash_of(chunk));
-  hashes_.file_bytes += chunk.size();
-  file_.append(chunk);
+void ChunkWriter::write() {
+  hashes_.chunks.push_back(hash_of(parts_));
+  hashes_.file_bytes += bytes_;
+  file_.append_all(parts_);
+  parts_.clear();
+  bytes_ = 0;
 }
 
 }  // namespace intarsia::checkpoint

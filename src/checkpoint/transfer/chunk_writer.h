@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -10,20 +11,21 @@
 
 namespace intarsia::checkpoint {
 
-/// What is added is written from where it is as far as it fills chunks, and otherwise collected in
-/// a buffer of one chunk.
+/// What is added is hashed and written from where it is.
 class ChunkWriter {
  public:
   explicit ChunkWriter(OutputFile& file) : file_(file) {}
+  /// REQUIRES: the bytes stay until `finish`.
   void add(std::span<const std::byte> bytes);
   /// Writes what is left, and says what the file holds. Nothing may be added afterwards.
   FileHashes finish();
 
  private:
-  void write(std::span<const std::byte> chunk);
+  void write();
 
   OutputFile& file_;
-  std::vector<std::byte> collected_;
+  std::vector<std::span<const std::byte>> parts_;  // of the chunk at hand
+  std::uint64_t bytes_ = 0;                        // in them
   FileHashes hashes_;
 };
 

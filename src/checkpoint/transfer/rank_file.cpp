@@ -29,22 +29,11 @@ FileTensor file_tensor(const SavedTensor& tensor, const Part& part) {
 }
 
 /// Longer elements first, so that each tensor begins at a multiple of its element.
-std::vector<Share> in_order_of_file(std::span<const SavedTensor> tensors,
-                                    std::span<const Share> shares) {
-  std::vector<Share> out(shares.begin(), shares.end());
-  std::stable_sort(out.begin(), out.end(), [&](const Share& a, const Share& b) {
+void put_in_order_of_file(std::span<const SavedTensor> tensors, std::vector<Share>& shares) {
+  std::stable_sort(shares.begin(), shares.end(), [&](const Share& a, const Share& b) {
     return element_bytes(tensors[a.tensor].type.dtype) >
            element_bytes(tensors[b.tensor].type.dtype);
   });
-  return out;
-}
-
-FileHeader header_of(std::span<const SavedTensor> tensors, std::span<const Share> shares) {
-  std::vector<FileTensor> placed;
-  for (const Share& share : shares) {
-    placed.push_back(file_tensor(tensors[share.tensor], share.part));
-  }
-  return place_tensors(std::move(placed), {{"format", "pt"}});
 }
 
 }  // namespace
@@ -57,23 +46,25 @@ std::span<const std::byte> bytes_of_share(const SavedTensor& tensor, const Share
   return piece.subspan(static_cast<std::uint64_t>(share.rows.begin) * row, bytes);
 }
 
-std::uint64_t rank_file_bytes(std::span<const SavedTensor> tensors, std::span<const Share> shares) {
-  return shares.empty() ? 0 : header_of(tensors, shares).file_bytes;
+RankFilePlan plan_rank_file(std::span<const SavedTensor> tensors, std::vector<Share> shares) {
+  if (shares.empty()) return {};
+  put_in_order_of_file(tensors, shares);
+  std::vector<FileTensor> placed;
+  for (const Share& share : shares) {
+    placed.push_back(file_tensor(tensors[share.tensor], share.part));
+  }
+  const FileHeader header = place_tensors(std::move(placed), {{"format", "pt"}});
+  return {std::move(shares), header_text(header), header.file_bytes};
 }
 
 std::optional<SavedFile> write_rank_file(Files& files, const std::string& folder,
-                                         std::span<const SavedTensor> tensors,
-                                         std::span<const Share> shares, Pieces pieces,
-                                         std::int64_t rank, std::int64_t world) {
-  if (shares.empty()) return std::nullopt;
-  const std::vector<Share> ordered = in_order_of_file(tensors, shares);
+                                         const RankFilePlan& plan, Pieces shares, std::int64_t rank,
+                                         std::int64_t world) {
+  if (plan.bytes == 0) return std::nullopt;
   const auto file = files.create(join_path(folder, data_file_name(rank, world)));
   ChunkWriter writer(*file);
-  const std::string header = header_text(header_of(tensors, ordered));
-  writer.add(std::as_bytes(std::span(header)));
-  for (const Share& share : ordered) {
-    writer.add(bytes_of_share(tensors[share.tensor], share, pieces[share.tensor]));
-  }
+  writer.add(std::as_bytes(std::span(plan.header)));
+  for (const auto& share : shares) writer.add(share);
   const FileHashes hashes = writer.finish();
   const std::string text = hashes.to_text();
   const auto beside = files.create(join_path(folder, hash_file_name(rank, world)));
@@ -84,22 +75,22 @@ std::optional<SavedFile> write_rank_file(Files& files, const std::string& folder
   return SavedFile{rank, hashes.file_bytes, hash_of(text)};
 }
 
-RankFile::RankFile(Files& files, const std::string& folder, const SavedFile& saved,
-                   std::int64_t world, bool verified)
-    : path_(join_path(folder, data_file_name(saved.rank, world))), file_(files.open(path_)) {
+RankFile::RankFile(Files& files, std::string path, const SavedFile& saved,
+                   const std::optional<std::string>& hashes_path)
+    : path_(std::move(path)), file_(files.open(path_)) {
   if (file_->bytes() != saved.bytes) {
     fail<FileError>(kWhere, path_, ": ", file_->bytes(), " bytes, and ", saved.bytes,
                     " were written");
   }
-  if (verified) {
-    const std::string path = join_path(folder, hash_file_name(saved.rank, world));
-    const std::string text = read_text(files, path, kMostHashBytes);
+  if (hashes_path) {
+    const std::string text = read_text(files, *hashes_path, kMostHashBytes);
     if (hash_of(text) != saved.hashes) {
-      fail<FileError>(kWhere, path, ": damaged: not the hashes that the manifest names");
+      fail<FileError>(kWhere, *hashes_path, ": damaged: not the hashes that the manifest names");
     }
-    hashes_ = FileHashes::parse(path, text);
+    hashes_ = FileHashes::parse(*hashes_path, text);
     if (hashes_->file_bytes != saved.bytes) {
-      fail<FileError>(kWhere, path, ": hashes of a file of ", hashes_->file_bytes, " bytes");
+      fail<FileError>(kWhere, *hashes_path, ": hashes of a file of ", hashes_->file_bytes,
+                      " bytes");
     }
   }
   read_header();

@@ -26,23 +26,29 @@ using Pieces = std::span<const std::span<const std::byte>>;
 std::span<const std::byte> bytes_of_share(const SavedTensor& tensor, const Share& share,
                                           std::span<const std::byte> piece);
 
-/// Writes the shares of a rank, and their hashes, into a folder, and syncs both files. nullopt for
-/// a rank that has none: it writes no file.
-std::optional<SavedFile> write_rank_file(Files& files, const std::string& folder,
-                                         std::span<const SavedTensor> tensors,
-                                         std::span<const Share> shares, Pieces pieces,
-                                         std::int64_t rank, std::int64_t world);
+/// What a rank will write: its shares in the order of the file, and all before them.
+struct RankFilePlan {
+  std::vector<Share> shares;
+  std::string header;
+  /// The length of the file; 0 for a rank that has no share, and writes no file.
+  std::uint64_t bytes = 0;
+};
 
-/// How long the file of a rank with these shares will be.
-std::uint64_t rank_file_bytes(std::span<const SavedTensor> tensors, std::span<const Share> shares);
+RankFilePlan plan_rank_file(std::span<const SavedTensor> tensors, std::vector<Share> shares);
+
+/// Writes the file of a rank, and its hashes, into a folder, and syncs both; `shares` are the bytes
+/// of each share of the plan. nullopt for a rank that writes none.
+std::optional<SavedFile> write_rank_file(Files& files, const std::string& folder,
+                                         const RankFilePlan& plan, Pieces shares, std::int64_t rank,
+                                         std::int64_t world);
 
 /// A rank's file of which every chunk is compared with its hash when it is read.
 class RankFile {
  public:
-  /// FileError unless the file has the length that the manifest says, and its hashes are those.
-  /// Not `verified`: hashes are not read.
-  RankFile(Files& files, const std::string& folder, const SavedFile& saved, std::int64_t world,
-           bool verified);
+  /// FileError unless the file has the length that the manifest says, and its hashes, if a file
+  /// with them is named, are those.
+  RankFile(Files& files, std::string path, const SavedFile& saved,
+           const std::optional<std::string>& hashes_path);
   RankFile(const RankFile&) = delete;
   RankFile& operator=(const RankFile&) = delete;
 

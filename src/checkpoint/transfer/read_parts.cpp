@@ -8,7 +8,6 @@
 #include "checkpoint/format/stored_dtype.h"
 #include "checkpoint/plan/copy_runs.h"
 #include "checkpoint/plan/write_plan.h"
-#include "checkpoint/transfer/rank_file.h"
 #include "intarsia/error.h"
 
 namespace intarsia::checkpoint {
@@ -84,7 +83,7 @@ bool is_next_of_first(const RankFile& file, std::uint64_t chunk, std::span<const
          (copies.size() == 1 || copies[1].begin >= file.chunk_end(chunk));
 }
 
-void read_verified(const RankFile& file, std::span<Copy> copies, std::vector<std::byte>& buffer) {
+void read_by_chunks(const RankFile& file, std::span<Copy> copies, std::vector<std::byte>& buffer) {
   while (!copies.empty()) {
     if (copies[0].done()) {
       copies = copies.subspan(1);
@@ -107,13 +106,20 @@ void read_verified(const RankFile& file, std::span<Copy> copies, std::vector<std
   }
 }
 
-void read_unverified(const RankFile& file, std::vector<Copy>& copies) {
-  for (Copy& copy : copies) {
+/// Long runs are read alone, straight to where they belong; short ones by chunks, of which there
+/// are fewer than of runs.
+void read_unverified(const RankFile& file, std::span<Copy> copies, std::vector<std::byte>& buffer) {
+  constexpr std::uint64_t kLong = std::uint64_t{64} << 10;
+  const auto first_short = std::stable_partition(
+      copies.begin(), copies.end(),
+      [](const Copy& copy) { return !copy.done() && copy.runs.run()->bytes >= kLong; });
+  for (Copy& copy : std::span(copies.begin(), first_short)) {
     while (const auto run = copy.runs.run()) {
       file.read_unverified(copy.begin + run->from, {copy.into + run->to, run->bytes});
       copy.runs.advance(run->bytes);
     }
   }
+  read_by_chunks(file, {first_short, copies.end()}, buffer);
 }
 
 void read_from(Files& files, const std::string& folder, const Manifest& manifest, std::int64_t rank,
@@ -126,7 +132,7 @@ void read_from(Files& files, const std::string& folder, const Manifest& manifest
                     ", which was to write '", manifest.tensors[sources[0].wanted->tensor].name,
                     "'");
   }
-  const RankFile file(files, folder, *saved, manifest.world, verify);
+  const RankFile file = open_rank_file(files, folder, manifest, *saved, verify);
   std::vector<Copy> copies;
   for (const Source& source : sources) {
     const SavedTensor& tensor = manifest.tensors[source.wanted->tensor];
@@ -136,10 +142,22 @@ void read_from(Files& files, const std::string& folder, const Manifest& manifest
   }
   std::sort(copies.begin(), copies.end(),
             [](const Copy& a, const Copy& b) { return a.begin < b.begin; });
-  verify ? read_verified(file, copies, buffer) : read_unverified(file, copies);
+  file.verified() ? read_by_chunks(file, copies, buffer) : read_unverified(file, copies, buffer);
 }
 
 }  // namespace
+
+RankFile open_rank_file(Files& files, const std::string& folder, const Manifest& manifest,
+                        const SavedFile& saved, bool verify) {
+  if (!manifest.file_names.empty()) {
+    const auto& name = manifest.file_names[static_cast<std::size_t>(saved.rank)];
+    return RankFile(files, join_path(folder, name), saved, std::nullopt);
+  }
+  std::optional<std::string> hashes;
+  if (verify) hashes = join_path(folder, hash_file_name(saved.rank, manifest.world));
+  return RankFile(files, join_path(folder, data_file_name(saved.rank, manifest.world)), saved,
+                  hashes);
+}
 
 void read_parts(Files& files, const std::string& folder, const Manifest& manifest,
                 std::span<const Wanted> wanted, const ReadOptions& options) {

@@ -10,6 +10,7 @@
 #include "checkpoint/files/files.h"
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/plan/part.h"
+#include "checkpoint/transfer/rank_file.h"
 
 namespace intarsia::checkpoint {
 
@@ -26,6 +27,10 @@ struct ReadOptions {
   /// At which rank's file to begin, so that not all readers are at the same one.
   std::int64_t first = 0;
 };
+
+/// The file of a rank of a manifest. Without hashes where it has none, or they are not wanted.
+RankFile open_rank_file(Files& files, const std::string& folder, const Manifest& manifest,
+                        const SavedFile& saved, bool verify);
 
 /// Reads them from a step's folder. Every byte is written exactly once; where something is missing
 /// or damaged, a FileError names the file, the tensor and the bytes, and the memory holds anything.

@@ -53,4 +53,12 @@ inline std::optional<DType> dtype_of(at::ScalarType type) {
   }
 }
 
+/// ATen has one for each of ours.
+inline at::ScalarType scalar_type(DType dtype) {
+  // Both enumerations are small, and dtype_of is the one place that pairs them.
+  int i = 0;
+  while (dtype_of(static_cast<at::ScalarType>(i)) != dtype) ++i;
+  return static_cast<at::ScalarType>(i);
+}
+
 }  // namespace intarsia

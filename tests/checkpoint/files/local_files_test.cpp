@@ -89,9 +89,8 @@ TEST_F(LocalFilesTest, HoldsCheckpoints) {
                                          saved("b", "i8[3]", "[a=1]")};
   const intarsia::testing::HeldState held(tensors, 0, 1);
   for (const bool replace : {false, true}) {
-    const StepState state{
-        .step = 1, .tensors = tensors, .pieces = held.pieces, .values = {{"version", 1}}};
-    save_step(files_, ranks, folder_, [&] { return state; }, {.replace = replace});
+    const StepState state{.tensors = tensors, .pieces = held.pieces, .values = {{"version", 1}}};
+    save_step(files_, ranks, folder_, 1, [&] { return state; }, {.replace = replace});
   }
   EXPECT_EQ(files_.list(folder_), std::vector<std::string>{"step-00000001"});
   EXPECT_EQ(intarsia::testing::load_difference(files_, path("step-00000001"), tensors, 1, 1), "");

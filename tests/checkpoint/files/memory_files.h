@@ -98,6 +98,7 @@ class MemoryFiles : public checkpoint::Files {
   void remove(const std::string& path) override {
     const std::lock_guard lock(mutex_);
     count("remove " + path);
+    if (const auto found = find(path); found && found->folder) empty(*found, path);
     parent(path)->entries.erase(name(path));
   }
   void sync_folder(const std::string& path) override {
@@ -111,10 +112,10 @@ class MemoryFiles : public checkpoint::Files {
  private:
   struct Node {
     bool folder = false;
-    Bytes bytes;
-    Bytes durable_bytes;
-    std::map<std::string, std::shared_ptr<Node>> entries;
-    std::map<std::string, std::shared_ptr<Node>> durable_entries;
+    Bytes bytes = {};
+    Bytes durable_bytes = {};
+    std::map<std::string, std::shared_ptr<Node>> entries = {};
+    std::map<std::string, std::shared_ptr<Node>> durable_entries = {};
   };
 
   class Output : public checkpoint::OutputFile {
@@ -194,6 +195,15 @@ class MemoryFiles : public checkpoint::Files {
       begin = end + 1;
     }
     return at;
+  }
+  /// One file after the other; that they are gone reaches the disk before anything else does.
+  void empty(Node& folder, const std::string& path) {
+    while (!folder.entries.empty()) {
+      const std::string each = folder.entries.begin()->first;
+      count("remove " + path + "/" + each);
+      folder.entries.erase(each);
+      folder.durable_entries.erase(each);
+    }
   }
   static void forget(Node& node) {
     node.bytes = node.durable_bytes;

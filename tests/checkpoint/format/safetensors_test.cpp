@@ -78,6 +78,18 @@ TEST(Safetensors, RefusesHeadersThatCannotBe) {
                  1, "the name 'a' comes twice");
 }
 
+TEST(Safetensors, TensorsNeedNamesOfTheirOwn) {
+  const auto place = [](const std::vector<std::string>& names) {
+    std::vector<FileTensor> tensors;
+    for (const auto& name : names) tensors.push_back({.name = name, .shape = {2}});
+    return header_text(place_tensors(tensors));
+  };
+  expect_error<ValueError>([&] { place({"a", "b", "a"}); }, {"'a' would stand twice"});
+  expect_error<ValueError>([&] { place({"__metadata__"}); }, {"give it another name"});
+  expect_error<ValueError>([&] { place({"\xff"}); }, {"not valid UTF-8"});
+  EXPECT_NE(place({"a\"\n"}).find(R"("a\"\n":{)"), std::string::npos);
+}
+
 TEST(Safetensors, RefusesLengthsThatCannotBe) {
   expect_error<FileError>([] { header_bytes("x", "abc", 3); }, {"x: 3 bytes are too few"});
   expect_error<FileError>([] { header_bytes("x", std::string(8, '\xff'), 1000); },

@@ -31,9 +31,9 @@ std::vector<SavedTensor> small_state() {
 
 void save_state(MemoryFiles& files, Ranks& ranks, std::span<const SavedTensor> tensors,
                 Pieces pieces, const Json& values, const SaveOptions& options = {}) {
-  const StepState state{.step = 1, .tensors = tensors, .pieces = pieces, .values = values};
+  const StepState state{.tensors = tensors, .pieces = pieces, .values = values};
   save_step(
-      files, ranks, "/root", [&] { return state; }, options);
+      files, ranks, "/root", 1, [&] { return state; }, options);
 }
 
 void expect_all(const std::vector<std::exception_ptr>& thrown, const std::string& text) {
@@ -140,7 +140,7 @@ TEST(SaveStep, ReplicasThatDifferAreNamed) {
 TEST(SaveStep, AnErrorBeforeItBeginsIsToldToAll) {
   MemoryFiles files;
   const auto thrown = run_ranks(2, [&](Ranks& ranks) {
-    save_step(files, ranks, "/root", [&]() -> StepState {
+    save_step(files, ranks, "/root", 0, [&]() -> StepState {
       if (ranks.rank() == 1) fail<UnsupportedError>("checkpoint", "'q' is sparse");
       return {};
     });

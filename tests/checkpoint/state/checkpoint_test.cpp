@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "checkpoint/state/checkpoint_folder.h"
 #include "error_text.h"
+#include "intarsia/collectives.h"
 #include "intarsia/error.h"
 #include "intarsia/in_process.h"
 #include "intarsia/lockstep.h"
@@ -17,25 +19,8 @@ namespace intarsia {
 namespace {
 
 using testing::expect_error;
-
-class Folder {
- public:
-  Folder() {
-    std::string form = ::testing::TempDir() + "checkpointXXXXXX";
-    path_ = std::string(mkdtemp(form.data())) + "/runs/a";
-  }
-  ~Folder() {
-    std::filesystem::remove_all(std::filesystem::path(path_).parent_path().parent_path());
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-at::Tensor numbers(at::IntArrayRef sizes, double from) {
-  return at::arange(at::Tensor(at::empty(sizes)).numel(), at::kDouble).reshape(sizes) + from;
-}
+using testing::numbers;
+using Folder = testing::CheckpointFolder;
 
 /// Layouts of four tensors on a mesh; the last is plain.
 const std::vector<std::string> kLayouts{
@@ -207,6 +192,52 @@ TEST(Checkpoint, HoldsTheTensorsOfAModule) {
   load_checkpoint(*one, folder.path(), tensors_of(other));
   EXPECT_TRUE(at::equal(net->weight, other->weight));
   EXPECT_TRUE(other->weight.requires_grad());
+}
+
+TEST(Checkpoint, AnOlderStepIsTakenWhenAsked) {
+  Folder folder;
+  run_in_process(4, [&](World& world) {
+    for (const std::int64_t step : {1, 2, 3}) {
+      save_checkpoint(world, folder.path(), step, state_on(world, 1, 10. * step));
+    }
+    if (world.rank() == 0) {
+      const std::filesystem::path steps(folder.path());
+      std::ofstream(steps / "step-00000003" / "manifest.json", std::ios::app) << ' ';
+      std::fstream data(steps / "step-00000002" / "00000-of-00004.safetensors",
+                        std::ios::in | std::ios::out | std::ios::binary);
+      data.seekp(-1, std::ios::end);
+      data.put('\x55');
+    }
+    const Comm all = world.everyone();
+    barrier(all);
+    NamedTensors state = state_on(world, 1, -1);
+    expect_error<FileError>([&] { load_checkpoint(world, folder.path(), state); },
+                            {"manifest.json"});
+    expect_error<FileError>([&] { find_checkpoint(world, folder.path()); }, {"manifest.json"});
+    EXPECT_EQ(find_checkpoint(world, folder.path(), {}, {}, true).step, 2);
+    EXPECT_EQ(load_checkpoint(world, folder.path(), state, {.fall_back = true}).step, 1);
+    expect_state(state, 10);
+    EXPECT_TRUE(any_checkpoint(world, folder.path()));
+    EXPECT_FALSE(any_checkpoint(world, folder.path() + "/none"));
+    expect_error<FileError>([&] { find_checkpoint(world, folder.path(), {}, 1); },
+                            {"there are no checkpoints before step 1"});
+  });
+}
+
+TEST(Checkpoint, DtypesAreConvertedWhenAsked) {
+  Folder folder;
+  run_in_process(2, [&](World& world) {
+    const auto state = [&](at::ScalarType type, double from) {
+      return NamedTensors{
+          {"w", distribute(numbers({7, 6}, from).to(type), Layout::parse("[a=2] S(1)"), world)}};
+    };
+    save_checkpoint(world, folder.path(), 0, state(at::kDouble, 5));
+    const NamedTensors into = state(at::kBFloat16, 0);
+    expect_error<ValueError>([&] { load_checkpoint(world, folder.path(), into); },
+                             {"'w' is f64[7,6] there and bf16[7,6] here"});
+    load_checkpoint(world, folder.path(), into, {.convert = true});
+    EXPECT_TRUE(at::equal(full(into[0].second), numbers({7, 6}, 5).to(at::kBFloat16)));
+  });
 }
 
 }  // namespace

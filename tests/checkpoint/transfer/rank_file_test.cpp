@@ -20,23 +20,34 @@ struct Written {
   MemoryFiles files;
   std::vector<Share> shares = WritePlan(tensors).of_rank(0);
   HeldState held{tensors, 0, 1};
-  SavedFile file = *write_rank_file(files, "/root", tensors, shares, held.pieces, 0, 1);
+  RankFilePlan plan = plan_rank_file(tensors, shares);
+  SavedFile file = *write_rank_file(files, "/root", plan, bytes_of(plan), 0, 1);
+
+  std::vector<std::span<const std::byte>> bytes_of(const RankFilePlan& planned) const {
+    std::vector<std::span<const std::byte>> out;
+    for (const Share& share : planned.shares) {
+      out.push_back(bytes_of_share(tensors[share.tensor], share, held.pieces[share.tensor]));
+    }
+    return out;
+  }
 };
 
 TEST(RankFile, LongerElementsComeFirst) {
   Written written;
-  const RankFile file(written.files, "/root", written.file, 1, true);
+  const RankFile file(written.files, "/root/00000-of-00001.safetensors", written.file,
+                      "/root/00000-of-00001.hashes");
   std::vector<std::string> names;
   for (const FileTensor& tensor : file.header().tensors) names.push_back(tensor.name);
   EXPECT_EQ(names, (std::vector<std::string>{"z", "w", "b"}));
   EXPECT_EQ(file.header().tensors[0].shape, (Shape{2, 2}));
   EXPECT_EQ(file.header().tensors[0].dtype, DType::f64);
-  EXPECT_EQ(written.file.bytes, rank_file_bytes(written.tensors, written.shares));
+  EXPECT_EQ(written.file.bytes, written.plan.bytes);
 }
 
 TEST(RankFile, ATensorThatIsNotAsSavedIsNamed) {
   Written written;
-  const RankFile file(written.files, "/root", written.file, 1, true);
+  const RankFile file(written.files, "/root/00000-of-00001.safetensors", written.file,
+                      "/root/00000-of-00001.hashes");
   const Part all = written.shares[1].part;
   EXPECT_NO_THROW(file.tensor(written.tensors[1], all));
   expect_error<FileError>([&] { file.tensor(saved("q", "f32[2, 3]", "[a=1]"), all); },
@@ -47,9 +58,19 @@ TEST(RankFile, ATensorThatIsNotAsSavedIsNamed) {
 
 TEST(RankFile, ARankWithoutSharesWritesNoFile) {
   MemoryFiles files;
-  EXPECT_FALSE(write_rank_file(files, "/root", {}, {}, {}, 0, 1));
+  EXPECT_FALSE(write_rank_file(files, "/root", {}, {}, 0, 1));
   EXPECT_TRUE(files.list("/root").empty());
-  EXPECT_EQ(rank_file_bytes({}, {}), 0U);
+  EXPECT_EQ(plan_rank_file({}, {}).bytes, 0U);
+}
+
+TEST(RankFile, ATensorThatIsCalledLikeAPartOfAnotherIsRefused) {
+  const std::vector<SavedTensor> tensors{saved("w", "f32[4@a]", "[a=2]"),
+                                         saved("w [0,2)", "f32[1]", "[a=2]")};
+  const auto plan_it = [&](std::int64_t rank) {
+    plan_rank_file(tensors, WritePlan(tensors).of_rank(rank));
+  };
+  expect_error<ValueError>([&] { plan_it(0); }, {"'w [0,2)' would stand twice in one file"});
+  EXPECT_NO_THROW(plan_it(1));
 }
 
 }  // namespace

@@ -1,0 +1,32 @@
+// Writing saved tensors as a folder that Hugging Face's tools read.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "checkpoint/files/files.h"
+#include "checkpoint/format/manifest.h"
+
+namespace intarsia::checkpoint {
+
+struct ExportOptions {
+  /// Only tensors whose names begin so, and without it: `model.`.
+  std::string prefix = {};
+  /// Floating point tensors are converted. Unset: as they were saved.
+  std::optional<DType> dtype = std::nullopt;
+  /// A file with more bytes of tensors than this has one tensor.
+  std::uint64_t file_bytes = std::uint64_t{5} << 30;
+  bool verify = true;
+};
+
+/// Called now and then with the bytes that are done, and all.
+using Progress = std::function<void(std::uint64_t done, std::uint64_t all)>;
+
+/// Writes `to`, a new folder: complete or not there. ValueError for a type that cannot be converted
+/// to, and where no name begins with the prefix.
+void export_hf(Files& files, const std::string& from, const Manifest& manifest,
+               const std::string& to, const ExportOptions& options, const Progress& progress);
+
+}  // namespace intarsia::checkpoint

@@ -1,0 +1,54 @@
+#include "checkpoint/session/retention.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "checkpoint/session/load_step.h"
+#include "intarsia/error.h"
+
+namespace intarsia::checkpoint {
+namespace {
+
+bool can_be_read(Files& files, const std::string& folder) {
+  try {
+    read_manifest(files, folder);
+    return true;
+  } catch (const FileError&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::vector<std::int64_t> remove_old_steps(Files& files, const std::string& root,
+                                           std::int64_t keep) {
+  std::vector<std::int64_t> steps = steps_in(files, root);
+  std::reverse(steps.begin(), steps.end());
+  std::vector<std::int64_t> removed;
+  std::int64_t good = 0;
+  for (const std::int64_t step : steps) {
+    const std::string folder = join_path(root, step_name(step));
+    if (!can_be_read(files, folder)) continue;
+    if (++good <= keep) continue;
+    const std::string gone = join_path(root, concat('.', step_name(step), ".removed"));
+    files.rename(folder, gone);
+    files.sync_folder(root);
+    files.remove(gone);
+    removed.push_back(step);
+  }
+  return removed;
+}
+
+std::vector<std::string> remove_unfinished(Files& files, const std::string& root) {
+  std::vector<std::string> removed;
+  for (const std::string& name : files.list(root)) {
+    const bool is_ours = name.starts_with(".step-") &&
+                         (name.find(".saving-") != name.npos || name.ends_with(".removed"));
+    if (!is_ours) continue;
+    files.remove(join_path(root, name));
+    removed.push_back(name);
+  }
+  return removed;
+}
+
+}  // namespace intarsia::checkpoint

@@ -1,0 +1,105 @@
+#include "checkpoint/state/tensor_state.h"
+
+#include <ATen/ATen.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "base/text.h"
+#include "intarsia/error.h"
+#include "intarsia/tensor.h"
+#include "tensor/core/impl.h"
+#include "world/transport/dtype.h"
+
+namespace intarsia::checkpoint {
+
+TensorType type_of(std::string_view where, const World& world, const std::string& name,
+                   const at::Tensor& tensor) {
+  if (!tensor.defined()) fail<ValueError>(where, "'", name, "' is an undefined tensor");
+  const auto dtype = dtype_of(tensor.scalar_type());
+  if (!dtype || tensor.layout() != at::kStrided || tensor.is_meta()) {
+    fail<UnsupportedError>(where, "'", name, "' is ", describe(tensor),
+                           ", of a kind that no checkpoint holds");
+  }
+  TensorType type{*dtype, {}, {}};
+  if (tensor.dim() > static_cast<std::int64_t>(kMaxDims)) {
+    fail<UnsupportedError>(where, "'", name, "' has more than ", kMaxDims, " dimensions");
+  }
+  for (const std::int64_t size : tensor.sizes()) type.shape.push_back(size);
+  if (has_layout(tensor)) {
+    if (&world_of(tensor) != &world) {
+      fail<ValueError>(where, "'", name, "' is a tensor of another world");
+    }
+    type.layout = layout_of(tensor);
+  } else {
+    type.layout = Layout::replicated(mesh_of_all(world));
+  }
+  return type;
+}
+
+std::vector<SavedTensor> types_of(std::string_view where, const World& world,
+                                  const NamedTensors& tensors) {
+  std::vector<SavedTensor> out;
+  for (const auto& [name, tensor] : tensors) {
+    out.push_back({name, type_of(where, world, name, tensor)});
+  }
+  return out;
+}
+
+void check_world(std::string_view where, const World& world) {
+  if (world.simulated()) {
+    fail<UnsupportedError>(where, "tensors of a simulated world have no values to save or load");
+  }
+}
+
+at::Tensor piece_of(const World& world, const at::Tensor& tensor, std::int64_t rank) {
+  if (!has_layout(tensor)) return tensor.detach();
+  const DistributedImpl& impl = impl_of(tensor);
+  const Mesh& mesh = impl.spec()->layout.mesh();
+  if (!mesh.contains(rank)) return {};
+  std::size_t place = 0;
+  for (const std::int64_t other : world.hosted()) {
+    if (other == rank) break;
+    place += mesh.contains(other) ? 1 : 0;
+  }
+  return impl.pieces().at(place);
+}
+
+std::span<std::byte> memory_of(const at::Tensor& dense) {
+  return {static_cast<std::byte*>(dense.data_ptr()), dense.nbytes()};
+}
+
+RankState state_of(const World& world, const NamedTensors& tensors, std::int64_t rank) {
+  RankState out;
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor piece = piece_of(world, tensor, rank);
+    const bool is_ready = piece.defined() && piece.is_cpu() && piece.is_contiguous() &&
+                          !piece.is_conj() && !piece.is_neg();
+    if (is_ready || !piece.defined()) {
+      out.dense.push_back(piece);
+    } else {
+      out.dense.push_back(piece.resolve_conj().resolve_neg().cpu().contiguous());
+    }
+    out.pieces.emplace_back(piece.defined() ? memory_of(out.dense.back()) : std::span<std::byte>());
+  }
+  return out;
+}
+
+Json values_json(std::string_view where, const CheckpointValues& values) {
+  Json out = Json::object();
+  for (const auto& [name, text] : values) {
+    try {
+      out[name] = Json::parse(text);
+    } catch (const Json::exception&) {
+      fail<ValueError>(where, "the value '", name, "' is no JSON: ", text);
+    }
+  }
+  return out;
+}
+
+void try_make_folders(const std::string& folder) {
+  std::error_code ignored;
+  std::filesystem::create_directories(folder, ignored);
+}
+
+}  // namespace intarsia::checkpoint
