@@ -296,6 +296,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
     parser.add_argument("--dump", metavar="FILE", help="parameters and gradients after the last step")
     parser.add_argument("--dump-initial", metavar="FILE", help="parameters before the first step")
+    parser.add_argument("--save", metavar="FOLDER", help="for checkpoints")
+    parser.add_argument("--every", type=int, default=100, help="steps between checkpoints")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest one, if there is one")
     parser.add_argument("--bill", action="store_true", help="what the last step sent")
     parser.add_argument("--lockstep", action="store_true", help="all ranks of the mesh in this process")
     return parser.parse_args()
@@ -314,7 +317,10 @@ def train(a: argparse.Namespace, world: intarsia.World, mesh: intarsia.Mesh) -> 
         print(f"{a.config}: {count / 1e6:.1f} M parameters, {a.mode} on {mesh}", flush=True)
     if a.dump_initial:
         dump(model, a.dump_initial, speaks)
-    for step in range(a.steps):
+    state = {"model": model, "optimizer": optimizer, "rng": torch.default_generator}
+    checkpoints = intarsia.CheckpointManager(a.save, every=a.every, world=world) if a.save else None
+    found = checkpoints.resume(state) if checkpoints and a.resume else None
+    for step in range(found.step if found else 0, a.steps):
         began = time.monotonic()
         tokens, targets = place_batch(batch_of(step, a.batch, a.seq, a.seed), a.mode, mesh)
         optimizer.zero_grad()
@@ -323,11 +329,15 @@ def train(a: argparse.Namespace, world: intarsia.World, mesh: intarsia.Mesh) -> 
         loss.backward()
         bill = bill_text(world)
         optimizer.step()
+        if checkpoints:
+            checkpoints.after_step(step + 1, state)
         value = full_value(loss).item()
         if speaks:
             speed = a.batch * a.seq / (time.monotonic() - began)
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             print(f"step {step + 1}/{a.steps}  loss {value:.4f}  {speed:.0f} tokens/s  {memory:.0f} MiB", flush=True)
+    if checkpoints:
+        checkpoints.wait()
     if speaks and a.bill and a.steps:
         print("bill", bill or "nothing", flush=True)
     if a.dump:

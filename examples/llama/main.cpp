@@ -4,10 +4,12 @@
 //   ./launch -n 4 -- build/llama --mode fsdp+tp --mesh "[dp=2,tp=2]" --steps 20
 //
 // The model is in model.h. `make_model` lays out its parameters, `place` the batch.
+#include <intarsia/checkpoint_manager.h>
 #include <intarsia/communication.h>
 #include <intarsia/fully_shard.h>
 #include <intarsia/lockstep.h>
 #include <intarsia/replicate.h>
+#include <intarsia/state_dict.h>
 #include <intarsia/tensor.h>
 #include <intarsia/tensor_parallel.h>
 #include <sys/resource.h>
@@ -22,6 +24,7 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <optional>
 
 #include "model.h"
 #include "text.h"
@@ -51,6 +54,9 @@ struct Options {
   std::string dtype = "float32";
   std::string dump;
   std::string dump_initial;
+  std::string save;
+  std::int64_t every = 100;
+  bool resume = false;
   bool bill = false;
   bool lockstep = false;
 };
@@ -160,6 +166,35 @@ std::string bill_text(const World& world) {
   return text.empty() ? "nothing" : text;
 }
 
+// ---- checkpoints
+// ---------------------------------------------------------------------------------
+
+/// All that goes on from step to step: the model, its optimizer, and what random numbers come next.
+intarsia::NamedTensors state_of(const Llama& model, const torch::optim::Optimizer& optimizer) {
+  intarsia::NamedTensors state = intarsia::tensors_of(model);
+  for (const auto& each : intarsia::optimizer_tensors(optimizer, *model)) state.push_back(each);
+  state.emplace_back("rng", at::globalContext().defaultGenerator(at::kCPU).get_state());
+  return state;
+}
+
+/// The step to begin with: after the newest that was saved, whatever mesh it was saved on.
+/// COLLECTIVE: all ranks.
+std::int64_t resumed(World& world, const std::string& folder, const Llama& model,
+                     torch::optim::Optimizer& optimizer) {
+  if (!intarsia::any_checkpoint(world, folder)) return 0;
+  const auto found = intarsia::find_checkpoint(world, folder);
+  auto generator = at::globalContext().defaultGenerator(at::kCPU);
+  const at::Tensor random = generator.get_state();
+  const auto mine = intarsia::new_optimizer_tensors(optimizer, *model, found.tensors);
+  intarsia::NamedTensors state = intarsia::tensors_of(model);
+  state.insert(state.end(), mine.begin(), mine.end());
+  state.emplace_back("rng", random);
+  intarsia::load_checkpoint(world, folder, state, {.step = found.step});
+  intarsia::set_optimizer_tensors(optimizer, *model, mine);
+  generator.set_state(random);
+  return found.step;
+}
+
 double peak_mebibytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -189,7 +224,13 @@ void train(World& world, const Mesh& mesh, const Options& o) {
   }
   if (!o.dump_initial.empty()) dump(model, o.dump_initial, speaks);
   std::string sent;
-  for (std::int64_t step = 0; step < o.steps; ++step) {
+  std::optional<intarsia::CheckpointManager> checkpoints;
+  if (!o.save.empty()) {
+    checkpoints.emplace(world.shared_from_this(), o.save,
+                        intarsia::CheckpointManagerOptions{.every = o.every});
+  }
+  const std::int64_t first = o.resume ? resumed(world, o.save, model, optimizer) : 0;
+  for (std::int64_t step = first; step < o.steps; ++step) {
     const auto began = std::chrono::steady_clock::now();
     const Batch batch = make_batch(step, o.batch, o.seq, o.seed);
     const at::Tensor tokens = place(batch.tokens, mesh, world, o);
@@ -200,6 +241,9 @@ void train(World& world, const Mesh& mesh, const Options& o) {
     loss.backward();
     sent = bill_text(world);
     optimizer.step();
+    if (checkpoints && checkpoints->due(step + 1)) {
+      checkpoints->save(step + 1, state_of(model, optimizer));
+    }
     const double value = full_value(loss).item<double>();
     if (!speaks) continue;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
@@ -208,6 +252,7 @@ void train(World& world, const Mesh& mesh, const Options& o) {
                 static_cast<double>(o.batch * o.seq) / took.count(), peak_mebibytes());
     std::fflush(stdout);
   }
+  if (checkpoints) checkpoints->wait();
   if (speaks && o.bill && o.steps > 0) std::printf("bill %s\n", sent.c_str());
   if (!o.dump.empty()) dump(model, o.dump, speaks);
 }
@@ -252,6 +297,9 @@ int main(int count, char** arguments) {
   app.add_option("--dtype", o.dtype)->check(CLI::IsMember({"float32", "float64", "bfloat16"}));
   app.add_option("--dump", o.dump, "FILE for parameters and gradients after the last step");
   app.add_option("--dump-initial", o.dump_initial, "FILE for parameters before the first step");
+  CLI::Option* save = app.add_option("--save", o.save, "FOLDER for checkpoints");
+  app.add_option("--every", o.every, "steps between checkpoints")->needs(save);
+  app.add_flag("--resume", o.resume, "go on from the newest one, if there is one")->needs(save);
   app.add_flag("--bill", o.bill, "what the last step sent");
   app.add_flag("--lockstep", o.lockstep, "all ranks of the mesh in this process");
   CLI11_PARSE(app, count, arguments);

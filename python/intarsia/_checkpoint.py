@@ -125,7 +125,7 @@ def _load(
 ) -> LoadedCheckpoint:
     step = contents.step
     collected = _Collected(_LOAD, contents)
-    missing = [key for key in state if key not in collected.saved_values and key not in collected.saved_tensors]
+    missing = [key for key, value in state.items() if not collected.has_saved(str(key), value)]
     if missing:
         raise ValueError(f"[{_LOAD}] step {step} has nothing under {', '.join(map(repr, missing))}; nothing was changed")
     kinds = {key: _kind_of(value, state) for key, value in state.items()}
@@ -213,6 +213,12 @@ class _Collected:
         if name in self.tensors:
             raise ValueError(f"[{self.where}] two tensors are called {name!r}; give one another name")
         self.tensors[name] = tensor
+
+    def has_saved(self, key: str, value: Any) -> bool:
+        """Whether something was saved under a key. Of modules, tensors are enough: other programs save nothing else."""
+        if key in self.saved_values or key in self.saved_tensors:
+            return True
+        return isinstance(value, nn.Module) and any(name.startswith(f"{key}.") for name in self.saved_tensors)
 
     def like_saved(self, name: str) -> Tensor:
         """A plain tensor for what was saved under a name."""
@@ -323,7 +329,7 @@ class _Module:
         for name, value in self._state(module).items():
             if isinstance(value, Tensor):
                 collected.add(f"{key}.{name}", value)
-        rest = _saved_value(collected, key)
+        rest = _saved_value(collected, key) if key in collected.saved_values else {}
         if not rest:
             return _nothing
         for name in _tensor_names(rest):

@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -46,6 +47,18 @@ def the_launcher_ends_all_when_one_fails():
     assert "[1] rank 1 fails" in said and time.monotonic() - began < 30, said
 
 
+def a_run_goes_on_on_another_mesh(program, tolerance):
+    """Three steps at once, and one step, then the others in another mode: the same losses."""
+    alone = losses(2, *program, "--mode", "fsdp")
+    with tempfile.TemporaryDirectory() as folder:
+        save = ["--save", folder, "--every", "1", "--resume"]
+        small = [word if word != "3" else "1" for word in SMALL]
+        launched(2, *program, "--mode", "fsdp", *save, *small)
+        rest = [float(loss) for loss in STEP.findall(launched(2, *program, "--mode", "tp", *save, *SMALL))]
+        assert len(rest) == 2 and all(abs(a - b) <= tolerance for a, b in zip(alone[1:], rest)), (alone, rest)
+        assert len(os.listdir(folder)) == 3, os.listdir(folder)
+
+
 def wrong_meshes_are_named(program):
     said = launched(2, *program, "--mode", "dp", "--mesh", "[dp=4]", code=1)
     assert "the mesh [dp=4] has 4 ranks, but 2 processes run" in said, said
@@ -56,6 +69,7 @@ def wrong_meshes_are_named(program):
 def main(program):
     modes = [("plain", 1), ("dp", 2), ("fsdp", 2), ("tp", 2), ("tp+sp", 2), ("hsdp", 4), ("fsdp+tp", 4)]
     every_mode_learns_the_same([program], modes)
+    a_run_goes_on_on_another_mesh([program], 2e-4)
     wrong_meshes_are_named([program])
     the_launcher_ends_all_when_one_fails()
     try:
@@ -64,6 +78,7 @@ def main(program):
         print("the Python package is not built: its example did not run")
         return
     every_mode_learns_the_same(PYTHON, [("plain", 1), ("tp+sp", 2), ("fsdp", 2)])
+    a_run_goes_on_on_another_mesh(PYTHON, 2e-4)
 
 
 if __name__ == "__main__":

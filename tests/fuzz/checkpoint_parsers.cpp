@@ -6,14 +6,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "checkpoint/files/files.h"
 #include "checkpoint/format/hashes.h"
 #include "checkpoint/format/hugging_face.h"
 #include "checkpoint/format/manifest.h"
+#include "checkpoint/format/pickle.h"
 #include "checkpoint/format/safetensors.h"
 #include "checkpoint/format/stored_dtype.h"
+#include "checkpoint/format/zip.h"
 #include "checkpoint/plan/write_plan.h"
 #include "intarsia/error.h"
 
@@ -67,14 +73,39 @@ void index(std::string_view text) {
   }
 }
 
+void pickle(std::string_view text) {
+  parse_pickle("p", std::as_bytes(std::span(text)),
+               [](std::string_view global) { return global.starts_with("torch "); });
+}
+
+/// A file that is all here.
+class Text : public InputFile {
+ public:
+  explicit Text(std::string_view text) : text_(text) {}
+  std::uint64_t bytes() const override { return text_.size(); }
+  void read(std::uint64_t offset, std::span<std::byte> into) const override {
+    require(offset <= text_.size() && into.size() <= text_.size() - offset);
+    std::memcpy(into.data(), text_.data() + offset, into.size());
+  }
+
+ private:
+  std::string_view text_;
+};
+
+void zip(std::string_view text) {
+  for (const ZipMember& member : read_zip("z", Text(text), 0, text.size())) {
+    require(member.begin <= text.size() && member.bytes <= text.size() - member.begin);
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  constexpr void (*kParsers[])(std::string_view) = {header, manifest, hashes, index};
+  constexpr void (*kParsers[])(std::string_view) = {header, manifest, hashes, index, pickle, zip};
   try {
-    kParsers[data[0] % 4](text);
+    kParsers[data[0] % std::size(kParsers)](text);
   } catch (const intarsia::FileError&) {  // NOLINT(bugprone-empty-catch): as it should be
   }
   return 0;

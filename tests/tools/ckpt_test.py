@@ -79,7 +79,7 @@ with tempfile.TemporaryDirectory() as root:
     ckpt(code=2)
 
 page = pathlib.Path(sys.argv[2]).read_text()
-for words in ((), ("ls",), ("show",), ("verify",), ("diff",), ("export",)):
+for words in ((), ("ls",), ("show",), ("verify",), ("diff",), ("export",), ("import",)):
     command = " ".join(("intarsia", "ckpt", *words, "--help"))
     shown = re.search(rf"<!-- the output of: {command} -->\n```text\n(.*?)```", page, re.S)
     assert shown and shown[1].rstrip() == ckpt(*words, "--help").rstrip(), f"{command}: the page shows something else"

@@ -1,6 +1,7 @@
 #include "checkpoint/transfer/chunk_writer.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace intarsia::checkpoint {
 
@@ -11,6 +12,14 @@ void ChunkWriter::add(std::span<const std::byte> bytes) {
     bytes = bytes.subspan(parts_.back().size());
     if (bytes_ == kChunkBytes) write();
   }
+}
+
+void ChunkWriter::settle() {
+  std::vector<std::byte> joined;
+  joined.reserve(bytes_);
+  for (const auto& part : parts_) joined.insert(joined.end(), part.begin(), part.end());
+  settled_ = std::move(joined);
+  parts_.assign(1, settled_);
 }
 
 FileHashes ChunkWriter::finish() {

@@ -15,8 +15,10 @@ namespace intarsia::checkpoint {
 class ChunkWriter {
  public:
   explicit ChunkWriter(OutputFile& file) : file_(file) {}
-  /// REQUIRES: the bytes stay until `finish`.
+  /// REQUIRES: the bytes stay until `settle` or `finish`.
   void add(std::span<const std::byte> bytes);
+  /// Copies what is not written yet: what was added may change then.
+  void settle();
   /// Writes what is left, and says what the file holds. Nothing may be added afterwards.
   FileHashes finish();
 
@@ -26,6 +28,7 @@ class ChunkWriter {
   OutputFile& file_;
   std::vector<std::span<const std::byte>> parts_;  // of the chunk at hand
   std::uint64_t bytes_ = 0;                        // in them
+  std::vector<std::byte> settled_;
   FileHashes hashes_;
 };
 

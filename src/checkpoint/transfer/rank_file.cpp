@@ -36,6 +36,26 @@ void put_in_order_of_file(std::span<const SavedTensor> tensors, std::vector<Shar
   });
 }
 
+/// A rank's file and its hashes, with the shares that `fill` adds after the header.
+template <class Fill>
+std::optional<SavedFile> write_file(Files& files, const std::string& folder,
+                                    const RankFilePlan& plan, std::int64_t rank, std::int64_t world,
+                                    const Fill& fill) {
+  if (plan.bytes == 0) return std::nullopt;
+  const auto file = files.create(join_path(folder, data_file_name(rank, world)));
+  ChunkWriter writer(*file);
+  writer.add(std::as_bytes(std::span(plan.header)));
+  fill(writer);
+  const FileHashes hashes = writer.finish();
+  const std::string text = hashes.to_text();
+  const auto beside = files.create(join_path(folder, hash_file_name(rank, world)));
+  beside->append(std::as_bytes(std::span(text)));
+  // Both are written before the first is synced: what file systems log of them goes together.
+  file->sync();
+  beside->sync();
+  return SavedFile{rank, hashes.file_bytes, hash_of(text)};
+}
+
 }  // namespace
 
 std::span<const std::byte> bytes_of_share(const SavedTensor& tensor, const Share& share,
@@ -60,19 +80,20 @@ RankFilePlan plan_rank_file(std::span<const SavedTensor> tensors, std::vector<Sh
 std::optional<SavedFile> write_rank_file(Files& files, const std::string& folder,
                                          const RankFilePlan& plan, Pieces shares, std::int64_t rank,
                                          std::int64_t world) {
-  if (plan.bytes == 0) return std::nullopt;
-  const auto file = files.create(join_path(folder, data_file_name(rank, world)));
-  ChunkWriter writer(*file);
-  writer.add(std::as_bytes(std::span(plan.header)));
-  for (const auto& share : shares) writer.add(share);
-  const FileHashes hashes = writer.finish();
-  const std::string text = hashes.to_text();
-  const auto beside = files.create(join_path(folder, hash_file_name(rank, world)));
-  beside->append(std::as_bytes(std::span(text)));
-  // Both are written before the first is synced: what file systems log of them goes together.
-  file->sync();
-  beside->sync();
-  return SavedFile{rank, hashes.file_bytes, hash_of(text)};
+  return write_file(files, folder, plan, rank, world, [&](ChunkWriter& writer) {
+    for (const auto& share : shares) writer.add(share);
+  });
+}
+
+std::optional<SavedFile> write_rank_file(Files& files, const std::string& folder,
+                                         const RankFilePlan& plan, const ShareReader& read,
+                                         std::int64_t rank, std::int64_t world) {
+  return write_file(files, folder, plan, rank, world, [&](ChunkWriter& writer) {
+    for (const Share& share : plan.shares) {
+      writer.add(read(share));
+      writer.settle();
+    }
+  });
 }
 
 RankFile::RankFile(Files& files, std::string path, const SavedFile& saved,

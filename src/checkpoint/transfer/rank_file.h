@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -41,6 +42,11 @@ RankFilePlan plan_rank_file(std::span<const SavedTensor> tensors, std::vector<Sh
 std::optional<SavedFile> write_rank_file(Files& files, const std::string& folder,
                                          const RankFilePlan& plan, Pieces shares, std::int64_t rank,
                                          std::int64_t world);
+/// The same where shares are brought one after the other, each only until the next.
+using ShareReader = std::function<std::span<const std::byte>(const Share&)>;
+std::optional<SavedFile> write_rank_file(Files& files, const std::string& folder,
+                                         const RankFilePlan& plan, const ShareReader& read,
+                                         std::int64_t rank, std::int64_t world);
 
 /// A rank's file of which every chunk is compared with its hash when it is read.
 class RankFile {

@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "intarsia/tensor.h"
+#include "parallel/model/named_parameters.h"
 #include "parallel/optim/optimizer_states.h"
 
 namespace intarsia {
@@ -102,38 +103,6 @@ at::Tensor laid_out_as(const at::Tensor& like, const at::Tensor& full_tensor) {
   return distribute(here, layout_of(like), world_of(like));
 }
 
-/// A parameter of an optimizer under the name that it has in the module.
-struct Named {
-  std::string name;
-  at::Tensor parameter;
-};
-
-std::vector<Named> parameters_of(std::string_view where, const torch::optim::Optimizer& optimizer,
-                                 const torch::nn::Module& module) {
-  std::map<const void*, std::string> names;
-  for (const auto& item : module.named_parameters()) {
-    names.try_emplace(item.value().unsafeGetTensorImpl(), item.key());
-  }
-  std::vector<Named> out;
-  for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
-    const auto& parameters = optimizer.param_groups()[g].params();
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const auto name = names.find(parameters[i].unsafeGetTensorImpl());
-      if (name == names.end()) {
-        fail<ValueError>(where, "parameter ", i, " of group ", g, ", ", describe(parameters[i]),
-                         ", is none of the module's; pass the module that the optimizer trains");
-      }
-      out.push_back({name->second, parameters[i]});
-    }
-  }
-  return out;
-}
-
-std::string key_of(const std::string& parameter, std::string_view part) {
-  return concat("state.", parameter, '.', part);
-}
-std::string rate_key(std::size_t group) { return concat("param_groups.", group, ".lr"); }
-
 }  // namespace
 
 NamedTensors full_state_dict(const torch::nn::Module& module, const FullStateOptions& options) {
@@ -177,8 +146,8 @@ NamedTensors full_optimizer_state_dict(const torch::optim::Optimizer& optimizer,
     const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
     if (state == optimizer.state().end()) continue;
     const StateParts parts = parts_of(where, *state->second);
-    for (const auto& [part, tensor] : parts.tensors) filling.add(key_of(name, part), *tensor);
-    if (parts.step != nullptr) filling.add(key_of(name, "step"), *parts.step, at::kLong);
+    for (const auto& [part, tensor] : parts.tensors) filling.add(state_key(name, part), *tensor);
+    if (parts.step != nullptr) filling.add(state_key(name, "step"), *parts.step, at::kLong);
   }
   for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
     filling.add(rate_key(g), optimizer.param_groups()[g].options().get_lr(), at::kDouble);
@@ -197,26 +166,26 @@ void load_full_optimizer_state_dict(torch::optim::Optimizer& optimizer,
     std::unique_ptr<torch::optim::OptimizerParamState> state;
   };
   std::vector<Fresh> fresh;
-  const std::vector<Named> parameters = parameters_of(kLoadOptimizer, optimizer, module);
+  const std::vector<NamedParameter> parameters = parameters_of(kLoadOptimizer, optimizer, module);
   for (const auto& [name, parameter] : parameters) {
     auto made = empty_state(kLoadOptimizer, optimizer);
     const StateParts parts = parts_of(kLoadOptimizer, *made);
     bool any = false;
     for (const auto& [part, tensor] : parts.tensors) {
-      const auto value = given.find(key_of(name, part));
+      const auto value = given.find(state_key(name, part));
       if (value == given.end()) continue;
       any = true;
       used.insert(value->first);
       faults.check_value(value->first, value->second, parameter);
     }
     if (parts.step != nullptr) {
-      const auto value = given.find(key_of(name, "step"));
+      const auto value = given.find(state_key(name, "step"));
       if (value != given.end()) {
         used.insert(value->first);
         faults.check_value(value->first, value->second, number);
       }
       if (any != (value != given.end())) {
-        faults.missing(any ? key_of(name, "step") : key_of(name, parts.tensors[0].first));
+        faults.missing(any ? state_key(name, "step") : state_key(name, parts.tensors[0].first));
       }
     }
     if (any) fresh.push_back({parameter.unsafeGetTensorImpl(), std::move(made)});
@@ -240,13 +209,13 @@ void load_full_optimizer_state_dict(torch::optim::Optimizer& optimizer,
   for (Fresh& f : fresh) {
     const auto& [name, parameter] = *std::find_if(
         parameters.begin(), parameters.end(),
-        [&](const Named& p) { return p.parameter.unsafeGetTensorImpl() == f.parameter; });
+        [&](const NamedParameter& p) { return p.parameter.unsafeGetTensorImpl() == f.parameter; });
     const StateParts parts = parts_of(kLoadOptimizer, *f.state);
     for (const auto& [part, tensor] : parts.tensors) {
-      const auto value = given.find(key_of(name, part));
+      const auto value = given.find(state_key(name, part));
       if (value != given.end()) *tensor = laid_out_as(parameter, value->second);
     }
-    if (parts.step != nullptr) *parts.step = given.at(key_of(name, "step")).item<std::int64_t>();
+    if (parts.step != nullptr) *parts.step = given.at(state_key(name, "step")).item<std::int64_t>();
     optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(f.state);
   }
   for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {

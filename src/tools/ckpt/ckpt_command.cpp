@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "checkpoint/files/files.h"
 #include "checkpoint/inspect/export.h"
+#include "checkpoint/inspect/import_dcp.h"
 #include "checkpoint/inspect/verify.h"
 #include "checkpoint/session/load_step.h"
 #include "intarsia/error.h"
@@ -26,11 +27,12 @@ constexpr int kDamaged = 1;
 
 struct Arguments {
   std::string folder;
-  std::string other;  // of diff, and the folder that export writes
+  std::string other;  // of diff, and the folder that export and import write
   std::optional<std::int64_t> step;
   bool all = false;
   bool json = false;
   bool writers = false;
+  bool tensors_only = false;
   std::string match;
   std::string prefix;
   std::string dtype;
@@ -121,6 +123,10 @@ int diff(const Arguments& a) {
   return report.empty() ? 0 : kNotEqual;
 }
 
+void make_folder(const std::string& path) {
+  if (!local_files().exists(path)) local_files().make_folder(path);
+}
+
 int export_it(const Arguments& a) {
   checkpoint::ExportOptions options{.prefix = a.prefix};
   if (!a.dtype.empty()) {
@@ -134,6 +140,14 @@ int export_it(const Arguments& a) {
   return 0;
 }
 
+int import_it(const Arguments& a) {
+  ProgressBar bar("importing");
+  make_folder(a.other);
+  checkpoint::import_dcp(local_files(), a.folder, a.other, a.step.value_or(0), !a.tensors_only,
+                         std::ref(bar));
+  return 0;
+}
+
 }  // namespace
 
 std::function<int()> add_ckpt(CLI::App& command) {
@@ -143,7 +157,10 @@ std::function<int()> add_ckpt(CLI::App& command) {
   const auto add = [&](const char* name, const char* what, int (*act)(const Arguments&)) {
     CLI::App* sub = command.add_subcommand(name, what);
     sub->parse_complete_callback([run, act] { *run = act; });
-    const char* folder = std::string_view(name) == "ls" ? "Of a run" : "Of a run, or of a step";
+    const std::string_view word = name;
+    const char* folder = word == "ls"       ? "Of a run"
+                         : word == "import" ? "With .metadata and .distcp files"
+                                            : "Of a run, or of a step";
     sub->add_option("FOLDER", a->folder, folder)->required()->type_name("");
     return sub;
   };
@@ -178,6 +195,12 @@ std::function<int()> add_ckpt(CLI::App& command) {
       ->type_name("NAME");
   sub->add_option("--file-bytes", a->file_bytes, "The most in a file; 5GiB unless told")
       ->type_name("N");
+
+  sub = add("import", "Read a folder of torch.distributed.checkpoint; nothing in it is executed",
+            import_it);
+  sub->add_option("OUT", a->other, "The folder of a run, new or not")->required()->type_name("");
+  sub->add_option("--step", a->step, "To be written; 0 unless told")->type_name("N");
+  sub->add_flag("--tensors-only", a->tensors_only, "Leave out what is no tensor");
 
   command.footer(
       "A FOLDER may be that of a run (its newest step is taken), that of a step, or, for show, "

@@ -34,6 +34,23 @@ TEST(ChunkWriter, ChunksDoNotDependOnHowBytesCome) {
   }
 }
 
+TEST(ChunkWriter, WhatIsSettledMayChange) {
+  MemoryFiles files;
+  const auto file = files.create("/root/f");
+  ChunkWriter writer(*file);
+  std::vector<std::byte> expected;
+  std::vector<std::byte> memory;
+  for (std::size_t i = 0; i < 9; ++i) {
+    memory.assign(i * kChunkBytes / 5, std::byte(i));
+    expected.insert(expected.end(), memory.begin(), memory.end());
+    writer.add(memory);
+    writer.settle();
+  }
+  memory.assign(memory.size(), std::byte{0xff});
+  EXPECT_EQ(writer.finish().file_bytes, expected.size());
+  EXPECT_EQ(files.bytes_of("/root/f"), expected);
+}
+
 TEST(ChunkWriter, NothingIsNoChunk) {
   MemoryFiles files;
   const auto file = files.create("/root/f");

@@ -58,7 +58,7 @@ TEST(RankFile, ATensorThatIsNotAsSavedIsNamed) {
 
 TEST(RankFile, ARankWithoutSharesWritesNoFile) {
   MemoryFiles files;
-  EXPECT_FALSE(write_rank_file(files, "/root", {}, {}, 0, 1));
+  EXPECT_FALSE(write_rank_file(files, "/root", {}, Pieces(), 0, 1));
   EXPECT_TRUE(files.list("/root").empty());
   EXPECT_EQ(plan_rank_file({}, {}).bytes, 0U);
 }
