@@ -101,6 +101,11 @@ const Json::object_t& Field::object() const {
 }
 
 std::string text_json(std::string_view text) {
+  // Nearly all names are of letters, digits and dots.
+  const bool is_plain = std::all_of(text.begin(), text.end(), [](char c) {
+    return c >= ' ' && c <= '~' && c != '"' && c != '\\';
+  });
+  if (is_plain) return concat('"', text, '"');
   try {
     return Json(text).dump();
   } catch (const Json::exception& error) {

@@ -103,16 +103,26 @@ void check_names(const Manifest& manifest, std::string_view file) {
 
 }  // namespace
 
-std::string Manifest::to_text() const {
-  std::string out = concat("{\"format\":\"", kFormat, "\",\"version\":", kVersion,
-                           ",\"step\":", step, ",\"world\":", world, ",\n");
+std::string tensor_lines(std::span<const SavedTensor> tensors) {
+  std::string out;
   append_rows(out, "tensors", tensors, TensorRows());
+  return out;
+}
+
+std::string manifest_text(const std::string& tensor_lines, std::int64_t step, std::int64_t world,
+                          std::span<const SavedFile> files, const Json& values) {
+  std::string out = concat("{\"format\":\"", kFormat, "\",\"version\":", kVersion,
+                           ",\"step\":", step, ",\"world\":", world, ",\n", tensor_lines);
   append_rows(out, "files", files, [](const SavedFile& each) {
     return concat("{\"bytes\":", each.bytes, ",\"hashes\":\"", hash_to_text(each.hashes),
                   "\",\"rank\":", each.rank, '}');
   });
   out += concat("\"values\":", values.dump(), ",\n");
   return concat(out, kHashBegin, hash_to_text(hash_of(out)), kHashEnd);
+}
+
+std::string Manifest::to_text() const {
+  return manifest_text(tensor_lines(tensors), step, world, files, values);
 }
 
 Manifest Manifest::parse(std::string_view file, std::string_view text) {

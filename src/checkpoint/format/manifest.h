@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,12 @@ struct Manifest {
   static Manifest parse(std::string_view file, std::string_view text);
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
+
+/// The lines of a manifest's tensors. There may be very many, so they are made once.
+std::string tensor_lines(std::span<const SavedTensor> tensors);
+/// What `Manifest::to_text` gives, where these lines are made already.
+std::string manifest_text(const std::string& tensor_lines, std::int64_t step, std::int64_t world,
+                          std::span<const SavedFile> files, const Json& values);
 
 /// A number with zeros before it, so that names stand in the order of their numbers.
 std::string padded(std::int64_t number, std::size_t digits);

@@ -108,14 +108,6 @@ void LocalStep::stage(std::span<std::byte> into) {
   state_.pieces = {};
 }
 
-Manifest LocalStep::manifest() const {
-  Manifest out;
-  out.world = world_;
-  out.tensors.assign(state_.tensors.begin(), state_.tensors.end());
-  out.values = state_.values;
-  return out;
-}
-
 std::string LocalStep::tensors_of_line(std::size_t line) const {
   constexpr std::size_t kMostNames = 3;
   std::vector<std::string> names;

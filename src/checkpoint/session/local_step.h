@@ -47,8 +47,6 @@ class LocalStep {
   void stage(std::span<std::byte> into);
   std::uint64_t staged_bytes() const;
 
-  /// The manifest, without the step and the files.
-  Manifest manifest() const;
   /// Some tensors of a line by name, for messages.
   std::string tensors_of_line(std::size_t line) const;
 

@@ -57,7 +57,8 @@ class Save {
     for (const auto& [line, hash] : local_->replica_hashes()) {
       replicas[std::to_string(line)] = hash_to_text(hash);
     }
-    return {{"tensors", hash_to_text(hash_of(local_->manifest().to_text()))},
+    tensor_lines_ = tensor_lines(local_->state().tensors);
+    return {{"tensors", hash_to_text(hash_of(tensor_lines_))},
             {"values", hash_to_text(hash_of(local_->state().values.dump()))},
             {"step", step_},
             {"root", root_},
@@ -139,17 +140,17 @@ class Save {
 
   /// Rank 0: all is written; the manifest and one rename make it a checkpoint.
   Json commit(const std::vector<Json>& said) {
-    Manifest manifest = local_->manifest();
-    manifest.step = step_;
+    std::vector<SavedFile> files;
     for (std::size_t rank = 0; rank < said.size(); ++rank) {
       if (said[rank].is_null()) continue;
       const Field file{said[rank], "a rank's answer", {}};
-      manifest.files.push_back({static_cast<std::int64_t>(rank),
-                                static_cast<std::uint64_t>(file.at("bytes").integer()),
-                                file.at("hashes").hash()});
+      files.push_back({static_cast<std::int64_t>(rank),
+                       static_cast<std::uint64_t>(file.at("bytes").integer()),
+                       file.at("hashes").hash()});
     }
     files_.remove(join_path(folder_, kNonceName));
-    write_text(files_, join_path(folder_, kManifestName), manifest.to_text());
+    write_text(files_, join_path(folder_, kManifestName),
+               manifest_text(tensor_lines_, step_, ranks_.size(), files, local_->state().values));
     files_.sync_folder(folder_);
     const bool replaces = options_.replace && files_.exists(target_);
     replaces ? files_.exchange(folder_, target_) : files_.rename(folder_, target_);
@@ -178,6 +179,7 @@ class Save {
   const LocalStepMaker& make_;
   const SaveOptions& options_;
   std::optional<LocalStep> local_;
+  std::string tensor_lines_;
   std::string target_;
   std::string folder_;
   std::optional<std::string> made_;
