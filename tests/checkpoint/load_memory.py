@@ -33,7 +33,7 @@ def main(folder, mebibytes):
         it.load_checkpoint(folder, into)
         most = max(most, memory("VmHWM") - before)
         assert all(bool((it.local(t) == i).all()) for i, t in enumerate(into.values()))
-    print(f"{most:.1f}", flush=True)
+    print(f"{most:.1f}\n", end="", flush=True)  # in one write: ranks share the pipe
 
 
 main(sys.argv[1], int(sys.argv[2]))
