@@ -1,5 +1,6 @@
 // Formulas of moments, norms, positions of extremes, and normalisation.
 #include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <numeric>
 
