@@ -100,7 +100,8 @@ CheckpointContents load_checkpoint(World& world, const std::string& folder,
 
 /// Gives tensors the values of a folder of Hugging Face: `model.safetensors`, or several files with
 /// `model.safetensors.index.json`. Each rank reads what it needs, straight into its pieces. Errors
-/// are those of load_checkpoint; there are no hashes to verify. COLLECTIVE: all ranks of the world.
+/// are those of load_checkpoint. There are neither steps nor hashes: of the options it takes
+/// `strict` and `convert`. COLLECTIVE: all ranks of the world.
 CheckpointContents load_hugging_face(World& world, const std::string& folder,
                                      const NamedTensors& tensors,
                                      const LoadCheckpointOptions& options = {});

@@ -88,7 +88,8 @@ class CheckpointManager {
   /// Saves the step unless it was saved, and waits until all is on the disk. COLLECTIVE.
   void finish(std::int64_t step, const NamedTensors& tensors, const CheckpointValues& values = {});
 
-  /// Returns when the tensors may change. A save whose tensors have changed before fails.
+  /// Returns when the tensors may change. A save whose tensors have changed before fails, if the
+  /// change is one that autograd would see: not one through `.data()` or `local()`.
   void wait_staged();
   /// Returns when nothing is being written. Throws what has failed.
   void wait();

@@ -158,7 +158,10 @@ def load_hugging_face(
     """
     ranks, path = world or default_world(), os.fspath(folder)
     tensors = {name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
-    there = _C.read_hugging_face(path).tensors
+    try:
+        there = _C.read_hugging_face(path).tensors
+    except _C.FileError:  # all ranks are told below
+        there = {}
     loaded = {id(value) for name, value in tensors.items() if name in there}
     wanted = {name: value for name, value in tensors.items() if name in there or id(value) not in loaded}
     _C.load_hugging_face(ranks, path, [(name, _ours(value)) for name, value in wanted.items()], strict, convert)

@@ -6,11 +6,10 @@ import atexit
 import os
 import signal
 import sys
-import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import _C
 from ._checkpoint import LoadedCheckpoint, Path, checkpoint_steps, load_checkpoint, state_to_save, without_gc
@@ -34,8 +33,8 @@ class CheckpointManager:
 
     `every`: after so many steps `after_step` saves; `first`: the first one too. `keep`: how many steps stay, 0 for all.
     `mode`: "behind" copies in the call and returns; "overlapped" returns at once, and a thread copies while the next forward
-    and backward run: the optimizers of the state wait for it before their step, everything else that changes a tensor must
-    call `wait_staged` first; "wait" returns when the step is on the disk. `stop_on_failure=False`: a save that failed is told
+    and backward run: every optimizer of torch waits for it before its step, everything else that changes a tensor must call
+    `wait_staged` first (a change before fails the save, unless autograd cannot see it either, as through `.data` or `local`); "wait" returns when the step is on the disk. `stop_on_failure=False`: a save that failed is told
     on stderr, and training goes on. `signals`: at one of these, on any rank, all ranks save the step they are at, and
     `stop_requested` is True; `after_step` then makes one small collective each step. The rest is as for save_checkpoint.
     """
@@ -58,8 +57,6 @@ class CheckpointManager:
             raise ValueError(f"[{_WHERE}] mode is {mode!r}; it is one of {', '.join(map(repr, _C.SaveMode.__members__))}")
         self.folder = os.fspath(folder)
         self._world = world or default_world()
-        self._overlapped = mode == "overlapped"
-        self._hooked: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         signals = tuple(signals)
         self._manager = _C.CheckpointManager(
             self._world,
@@ -74,6 +71,7 @@ class CheckpointManager:
             bool(signals),
         )
         self._handlers = {number: signal.signal(number, self._on_signal) for number in signals}
+        self._hook = register_optimizer_step_pre_hook(self._before_step) if mode == "overlapped" else None
         # What is being written when the program ends is written to its end, while the world is still there.
         atexit.register(self._at_exit)
 
@@ -86,8 +84,6 @@ class CheckpointManager:
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
         """Saves the step. `state` as for save_checkpoint. COLLECTIVE: all ranks of the world."""
-        if self._overlapped:
-            self._wait_before_steps(state)
         with without_gc():
             self._manager.save(step, *state_to_save(_WHERE, state))
 
@@ -139,6 +135,8 @@ class CheckpointManager:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         atexit.unregister(self._at_exit)
+        if self._hook:
+            self._hook.remove()
         if kind is None:
             self.wait()
         else:
@@ -153,8 +151,5 @@ class CheckpointManager:
     def _on_signal(self, *_: object) -> None:
         self._manager.request_stop()
 
-    def _wait_before_steps(self, state: Mapping[str, Any]) -> None:
-        for value in state.values():
-            if isinstance(value, torch.optim.Optimizer) and value not in self._hooked:
-                self._hooked.add(value)
-                value.register_step_pre_hook(lambda *_: self._manager.wait_staged())
+    def _before_step(self, *_: object) -> None:
+        self._manager.wait_staged()

@@ -121,6 +121,12 @@ std::string manifest_text(const std::string& tensor_lines, std::int64_t step, st
   return concat(out, kHashBegin, hash_to_text(hash_of(out)), kHashEnd);
 }
 
+std::map<std::string_view, std::size_t> Manifest::places() const {
+  std::map<std::string_view, std::size_t> out;
+  for (std::size_t t = 0; t < tensors.size(); ++t) out[tensors[t].name] = t;
+  return out;
+}
+
 std::string Manifest::to_text() const {
   return manifest_text(tensor_lines(tensors), step, world, files, values);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,6 +43,9 @@ struct Manifest {
   /// What the files are called where that does not follow from their ranks, as in folders of
   /// Hugging Face; those have no hashes. Not in the text.
   std::vector<std::string> file_names = {};
+
+  /// The number of each tensor, by name.
+  std::map<std::string_view, std::size_t> places() const;
 
   std::string to_text() const;
   /// FileError that names the file, unless it is exactly what `to_text` gives: the last line holds

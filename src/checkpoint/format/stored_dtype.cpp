@@ -1,5 +1,7 @@
 #include "checkpoint/format/stored_dtype.h"
 
+#include "base/text.h"
+
 #include <array>
 
 namespace intarsia::checkpoint {
@@ -51,6 +53,10 @@ std::optional<DType> dtype_of_stored(std::string_view name) {
     if (each.stored.name == name && !each.stored.pairs) return each.dtype;
   }
   return std::nullopt;
+}
+
+std::string sizes_text(DType dtype, const Shape& shape) {
+  return concat(to_text(dtype), '[', join(shape), ']');
 }
 
 std::int64_t element_bytes(DType dtype) { return row(dtype).bytes; }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "intarsia/tensor_type.h"
@@ -19,6 +20,8 @@ struct StoredDType {
 StoredDType stored_as(DType dtype);
 /// nullopt for a name that we do not read.
 std::optional<DType> dtype_of_stored(std::string_view name);
+/// `f32[2, 3]`, for messages.
+std::string sizes_text(DType dtype, const Shape& shape);
 /// The bytes of an element.
 std::int64_t element_bytes(DType dtype);
 /// The bytes of a tensor. REQUIRES: a shape that check_shape allows.

@@ -193,15 +193,6 @@ Part part_at(const Shape& offsets, const Shape& sizes) {
   return out;
 }
 
-bool overlap(const Part& a, const Part& b) {
-  for (std::size_t d = 0; d < a.runs.size(); ++d) {
-    if (a.runs[d][0].end <= b.runs[d][0].begin || b.runs[d][0].end <= a.runs[d][0].begin) {
-      return false;
-    }
-  }
-  return true;
-}
-
 /// Every element is in one chunk.
 void check_chunks(const Reader& reader, const DcpTensor& tensor) {
   std::int64_t found = 0;

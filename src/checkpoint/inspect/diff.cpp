@@ -14,16 +14,6 @@ namespace {
 
 using Kind = Difference::Kind;
 
-std::map<std::string, std::size_t> places_of(const Manifest& manifest) {
-  std::map<std::string, std::size_t> out;
-  for (std::size_t t = 0; t < manifest.tensors.size(); ++t) out[manifest.tensors[t].name] = t;
-  return out;
-}
-
-std::string type_text(const TensorType& type) {
-  return concat(to_text(type.dtype), '[', join(type.shape), ']');
-}
-
 /// Counts elements of a block that differ.
 void compare(std::span<const std::byte> a, std::span<const std::byte> b, DType dtype,
              Difference& out) {
@@ -56,16 +46,19 @@ void diff_values(const Json& first, const Json& second, std::vector<Difference>&
 }  // namespace
 
 std::vector<Difference> diff_checkpoints(Files& files, const Opened& first, const Opened& second) {
-  const auto here = places_of(first.manifest);
-  const auto there = places_of(second.manifest);
-  std::map<std::string, Difference> found;
+  const auto here = first.manifest.places();
+  const auto there = second.manifest.places();
+  std::map<std::string_view, Difference> found;
   std::vector<std::size_t> compared;
   for (const auto& [name, t] : here) {
     const TensorType& type = first.manifest.tensors[t].type;
     const auto other = there.find(name);
-    Difference difference{.name = name, .kind = Kind::only_first, .first = type_text(type)};
+    Difference difference{.name = std::string(name),
+                          .kind = Kind::only_first,
+                          .first = sizes_text(type.dtype, type.shape)};
     if (other != there.end()) {
-      difference.second = type_text(second.manifest.tensors[other->second].type);
+      const TensorType& theirs = second.manifest.tensors[other->second].type;
+      difference.second = sizes_text(theirs.dtype, theirs.shape);
       difference.kind = difference.first != difference.second ? Kind::type : Kind::values;
     }
     if (difference.kind == Kind::values) compared.push_back(t);
@@ -73,9 +66,10 @@ std::vector<Difference> diff_checkpoints(Files& files, const Opened& first, cons
   }
   for (const auto& [name, t] : there) {
     if (here.contains(name)) continue;
-    found.emplace(name, Difference{.name = name,
+    const TensorType& type = second.manifest.tensors[t].type;
+    found.emplace(name, Difference{.name = std::string(name),
                                    .kind = Kind::only_second,
-                                   .second = type_text(second.manifest.tensors[t].type)});
+                                   .second = sizes_text(type.dtype, type.shape)});
   }
   std::vector<std::byte> ours;
   std::vector<std::byte> theirs;

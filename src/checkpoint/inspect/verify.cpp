@@ -6,19 +6,13 @@
 #include "base/text.h"
 #include "checkpoint/format/hashes.h"
 #include "checkpoint/plan/write_plan.h"
+#include "checkpoint/session/agree.h"
 #include "checkpoint/session/load_step.h"
 #include "checkpoint/transfer/read_parts.h"
 #include "intarsia/error.h"
 
 namespace intarsia::checkpoint {
 namespace {
-
-/// A message without its `[function] `.
-std::string plain_text(const FileError& error) {
-  const std::string_view text = error.what();
-  const std::size_t end = text.find("] ");
-  return std::string(text.starts_with('[') && end != text.npos ? text.substr(end + 2) : text);
-}
 
 class Verify {
  public:
@@ -53,7 +47,7 @@ class Verify {
     try {
       work();
     } catch (const FileError& error) {
-      wrong_.push_back(plain_text(error));
+      wrong_.emplace_back(without_function(error.what()));
     }
   }
 

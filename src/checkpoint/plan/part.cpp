@@ -1,10 +1,22 @@
 #include "checkpoint/plan/part.h"
 
 #include <algorithm>
+#include <span>
 
 #include "base/text.h"
 
 namespace intarsia::checkpoint {
+namespace {
+
+bool overlap(std::span<const Range> a, std::span<const Range> b) {
+  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    if (a[i].begin < b[j].end && b[j].begin < a[i].end) return true;
+    a[i].end <= b[j].end ? ++i : ++j;
+  }
+  return false;
+}
+
+}  // namespace
 
 std::int64_t Part::numel() const {
   std::int64_t n = 1;
@@ -51,6 +63,13 @@ Part part_of(const Boxes& held, Range local) {
 Part part_of(const Boxes& held) {
   const Shape& shape = held.local_shape();
   return part_of(held, {0, shape.empty() ? 1 : shape[row_dim(shape)]});
+}
+
+bool overlap(const Part& a, const Part& b) {
+  for (std::size_t d = 0; d < a.runs.size(); ++d) {
+    if (!overlap(a.runs[d], b.runs[d])) return false;
+  }
+  return true;
 }
 
 }  // namespace intarsia::checkpoint

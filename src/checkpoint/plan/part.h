@@ -33,4 +33,7 @@ Part part_of(const Boxes& held, Range local);
 /// All of it.
 Part part_of(const Boxes& held);
 
+/// Whether two parts of one tensor have elements in common.
+bool overlap(const Part& a, const Part& b);
+
 }  // namespace intarsia::checkpoint

@@ -26,21 +26,6 @@ std::vector<std::size_t> replicated_axes(const Layout& layout) {
   return out;
 }
 
-bool overlap(std::span<const Range> a, std::span<const Range> b) {
-  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    if (a[i].begin < b[j].end && b[j].begin < a[i].end) return true;
-    a[i].end <= b[j].end ? ++i : ++j;
-  }
-  return false;
-}
-
-bool overlap(const Part& a, const Part& b) {
-  for (std::size_t d = 0; d < a.runs.size(); ++d) {
-    if (!overlap(a.runs[d], b.runs[d])) return false;
-  }
-  return true;
-}
-
 /// Finds the coordinates, along the axes that shard, of pieces that may have elements of `wanted`.
 /// The others are 0. Where axes shard a dimension in contiguous chunks, only those that are needed
 /// are looked at.

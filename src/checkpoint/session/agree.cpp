@@ -31,12 +31,6 @@ struct Trouble {
   }
 };
 
-/// A message without its `[function] `.
-std::string_view without_function(std::string_view text) {
-  const std::size_t end = text.find("] ");
-  return text.starts_with('[') && end != text.npos ? text.substr(end + 2) : text;
-}
-
 /// What a rank says, and what rank 0 answers: a result, or why there is none.
 Json attempt(const Work& work) {
   try {
@@ -72,6 +66,11 @@ std::vector<Json> results_of(std::span<const std::string> said) {
 }
 
 }  // namespace
+
+std::string_view without_function(std::string_view text) {
+  const std::size_t end = text.find("] ");
+  return text.starts_with('[') && end != text.npos ? text.substr(end + 2) : text;
+}
 
 Json agree(Ranks& ranks, const Work& work, const Decide& decide,
            const std::function<std::string()>& before) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/format/json.h"
@@ -14,6 +15,9 @@ namespace intarsia::checkpoint {
 using Work = std::function<Json()>;
 /// What rank 0 does with what all said.
 using Decide = std::function<Json(const std::vector<Json>&)>;
+
+/// A message without its `[function] `.
+std::string_view without_function(std::string_view text);
 
 /// Every rank works; if all could, rank 0 decides, and all get its result. If one could not, or
 /// rank 0 cannot decide, all throw an error of that kind, with `before` and the rank before its

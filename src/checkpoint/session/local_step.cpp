@@ -73,8 +73,6 @@ StepState checked(StepState state, std::int64_t rank, std::int64_t world) {
 
 LocalStep::LocalStep(StepState state, std::int64_t rank, std::int64_t world)
     : state_(checked(std::move(state), rank, world)),
-      rank_(rank),
-      world_(world),
       plan_(state_.tensors),
       file_(plan_rank_file(state_.tensors, plan_.of_rank(rank))) {
   for (const Share& share : file_.shares) {

@@ -30,8 +30,6 @@ class LocalStep {
   LocalStep(StepState state, std::int64_t rank, std::int64_t world);
 
   const StepState& state() const { return state_; }
-  std::int64_t rank() const { return rank_; }
-  std::int64_t world() const { return world_; }
   const WritePlan& plan() const { return plan_; }
   const RankFilePlan& file() const { return file_; }
   /// The bytes of each share of the file.
@@ -52,8 +50,6 @@ class LocalStep {
 
  private:
   StepState state_;
-  std::int64_t rank_;
-  std::int64_t world_;
   WritePlan plan_;
   RankFilePlan file_;
   std::vector<std::span<const std::byte>> shares_;

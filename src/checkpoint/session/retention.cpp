@@ -1,6 +1,7 @@
 #include "checkpoint/session/retention.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/text.h"
 #include "checkpoint/session/load_step.h"
@@ -23,6 +24,7 @@ bool can_be_read(Files& files, const std::string& folder) {
 std::vector<std::int64_t> remove_old_steps(Files& files, const std::string& root,
                                            std::int64_t keep) {
   std::vector<std::int64_t> steps = steps_in(files, root);
+  if (std::cmp_less_equal(steps.size(), keep)) return {};
   std::reverse(steps.begin(), steps.end());
   std::vector<std::int64_t> removed;
   std::int64_t good = 0;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "checkpoint/format/stored_dtype.h"
 #include "checkpoint/session/agree.h"
 #include "checkpoint/session/load_step.h"
 #include "checkpoint/session/save_step.h"
@@ -171,9 +172,9 @@ void check_fit(const World& world, const std::string& what, const CheckpointCont
     } else if ((found->second.dtype != type.dtype &&
                 !(options.convert && can_convert(found->second.dtype, type.dtype))) ||
                found->second.shape != type.shape) {
-      others.push_back(concat("'", name, "' is ", to_text(found->second.dtype), '[',
-                              join(found->second.shape), "] there and ", to_text(type.dtype), '[',
-                              join(type.shape), "] here"));
+      others.push_back(concat(
+          "'", name, "' is ", checkpoint::sizes_text(found->second.dtype, found->second.shape),
+          " there and ", checkpoint::sizes_text(type.dtype, type.shape), " here"));
     } else if (type.layout.has_partial()) {
       others.push_back(concat("'", name, "' is partial here"));
     }
@@ -193,8 +194,7 @@ void check_fit(const World& world, const std::string& what, const CheckpointCont
 /// Reads the pieces of one rank. A piece that is not dense, or not on the CPU, is read beside it.
 void read_pieces(const std::string& folder, const Manifest& manifest, const World& world,
                  const NamedTensors& tensors, std::int64_t rank, bool verify) {
-  std::map<std::string_view, std::size_t> places;
-  for (std::size_t t = 0; t < manifest.tensors.size(); ++t) places[manifest.tensors[t].name] = t;
+  const auto places = manifest.places();
   std::vector<checkpoint::Wanted> wanted;
   std::vector<std::pair<at::Tensor, at::Tensor>> beside;
   for (const auto& [name, tensor] : tensors) {

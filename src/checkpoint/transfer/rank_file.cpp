@@ -147,9 +147,9 @@ const FileTensor& RankFile::tensor(const SavedTensor& saved, const Part& part) c
   }
   const FileTensor* found = place->second;
   if (found->dtype != wanted.dtype || found->shape != wanted.shape) {
-    fail<FileError>(kWhere, path_, ": '", wanted.name, "' is ", to_text(found->dtype), '[',
-                    join(found->shape), "], not ", to_text(wanted.dtype), '[', join(wanted.shape),
-                    ']');
+    fail<FileError>(kWhere, path_, ": '", wanted.name, "' is ",
+                    sizes_text(found->dtype, found->shape), ", not ",
+                    sizes_text(wanted.dtype, wanted.shape));
   }
   return *found;
 }

@@ -49,10 +49,6 @@ std::uint64_t tensor_bytes(const Manifest& manifest) {
   return bytes;
 }
 
-std::string type_text(const TensorType& type) {
-  return concat(to_text(type.dtype), '[', join(type.shape), ']');
-}
-
 /// Which rank wrote what of a tensor.
 Json writers_of(const checkpoint::WritePlan& plan, std::size_t tensor, const TensorType& type) {
   Json out = Json::array();
@@ -114,7 +110,7 @@ Json show_report(const checkpoint::Opened& opened, const std::string& pattern, b
   for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
     const auto& [name, type] = manifest.tensors[t];
     if (!pattern.empty() && !matches(name, pattern)) continue;
-    Json row{{"name", name}, {"type", type_text(type)}};
+    Json row{{"name", name}, {"type", checkpoint::sizes_text(type.dtype, type.shape)}};
     if (is_ours) row["layout"] = type.layout.to_string();
     if (writers) row["writers"] = writers_of(plan, t, type);
     out["tensors"].push_back(std::move(row));
