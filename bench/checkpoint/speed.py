@@ -2,8 +2,8 @@
 
     python tests/launch/launch.py ... bench/checkpoint/speed.py FOLDER MIB TENSORS ROUNDS
 
-On each rank: a state of MIB MiB in TENSORS tensors, half of them sharded by rows and half by columns, is saved by us, by DCP and, as
-one file for each rank, written and synced without more; then loaded by us and read. In turns, ROUNDS times. Rank 0 prints one line of
+On each rank: a state of MIB MiB in TENSORS tensors, half of them sharded by rows and half by columns, is saved by us in both forms, by DCP
+and, as one file for each rank, written and synced without more; then loaded by us and read. In turns, ROUNDS times. Rank 0 prints one line of
 JSON: the seconds of each, of the slowest rank. What was loaded is compared before anything is timed."""
 
 import json
@@ -78,11 +78,12 @@ def main(folder, mebibytes, tensors, rounds):
     memory = memoryview(torch.randint(0, 255, (mine,), dtype=torch.uint8).numpy())
     back = memoryview(torch.zeros(mine, dtype=torch.uint8).numpy())
     raw = root / f"raw-{rank}"
-    seconds = {name: [] for name in ("ours", "dcp", "raw", "load", "read")}
+    seconds = {name: [] for name in ("ours", "dcp", "raw", "load", "read", "hf")}
     for number in range(rounds + 1):
         once = {
             "raw": timed(lambda: raw_write(raw, memory)),
             "ours": timed(lambda: it.save_checkpoint(root / "ours", number, ours)),
+            "hf": timed(lambda: it.save_checkpoint(root / "hf", number, ours, form="hf")),
             "dcp": timed(lambda: dcp.save(theirs, storage_writer=dcp.FileSystemWriter(root / f"dcp-{number}"), no_dist=False)),
         }
         dist.barrier()
@@ -92,12 +93,17 @@ def main(folder, mebibytes, tensors, rounds):
         once["read"] = timed(lambda: raw_read(raw, back))
         if number == 0:
             assert all(torch.equal(it.local(into[name]), it.local(t)) for name, t in ours.items()) and back == memory
+            for t in into.values():
+                t.zero_()
+            it.load_checkpoint(root / "hf", into)
+            assert all(torch.equal(it.local(into[name]), it.local(t)) for name, t in ours.items())
         else:
             for name, value in once.items():
                 seconds[name].append(value)
         dist.barrier()
         if rank == 0:
             shutil.rmtree(root / "ours")
+            shutil.rmtree(root / "hf")
             shutil.rmtree(root / f"dcp-{number}")
         raw.unlink()
     if rank == 0:

@@ -24,11 +24,23 @@ namespace intarsia {
 /// What is no tensor, by name; each value is a JSON text, such as `17`, `"cosine"` or `[1,2]`.
 using CheckpointValues = std::map<std::string, std::string>;
 
+/// How the values of a step are put into files.
+enum class CheckpointForm : std::uint8_t {
+  /// Each rank writes a file of its own. The fastest.
+  native,
+  /// Ranks write together into a folder as Hugging Face has it: `model.safetensors`, or several and
+  /// their index, each with all of its tensors. For models: their readers take all that is there.
+  hf,
+};
+
 struct SaveCheckpointOptions {
   /// A step that is there already is replaced, by one rename. Otherwise it is an error.
   bool replace = false;
   /// Ranks that should hold the same values compare hashes of them before anything is written.
   bool check_replicas = true;
+  CheckpointForm form = CheckpointForm::native;
+  /// hf: how long a file is at most, unless one tensor is longer.
+  std::uint64_t hf_file_bytes = 5'000'000'000;
 };
 
 /// Saves a step below `folder`, which is made if it is not there. Tensors keep their layouts; a

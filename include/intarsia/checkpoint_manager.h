@@ -41,6 +41,8 @@ struct CheckpointManagerOptions {
   /// As for save_checkpoint.
   bool replace = false;
   bool check_replicas = true;
+  CheckpointForm form = CheckpointForm::native;
+  std::uint64_t hf_file_bytes = 5'000'000'000;
   /// A save that failed stops the run. Not so: it is told on stderr, and training goes on.
   bool stop_on_failure = true;
   /// `after_step` heeds `request_stop`: it asks all ranks, by one small collective each step. What

@@ -13,6 +13,11 @@ namespace intarsia {
 
 namespace {
 
+/// Python names the form and the files' length by one number, or None.
+CheckpointForm form_of(std::optional<std::uint64_t> hf_file_bytes) {
+  return hf_file_bytes ? CheckpointForm::hf : CheckpointForm::native;
+}
+
 void bind_manager(py::module_& m) {
   py::native_enum<SaveMode>(m, "SaveMode", "enum.Enum")
       .value("wait", SaveMode::wait)
@@ -29,7 +34,8 @@ void bind_manager(py::module_& m) {
   py::class_<CheckpointManager>(m, "CheckpointManager")
       .def(py::init([](std::shared_ptr<World> world, const std::string& folder, std::int64_t every,
                        bool first, std::int64_t keep, SaveMode mode, bool replace,
-                       bool check_replicas, bool stop_on_failure, bool heed_requests) {
+                       bool check_replicas, std::optional<std::uint64_t> hf_file_bytes,
+                       bool stop_on_failure, bool heed_requests) {
              return std::make_unique<CheckpointManager>(
                  std::move(world), folder,
                  CheckpointManagerOptions{.every = every,
@@ -38,11 +44,13 @@ void bind_manager(py::module_& m) {
                                           .mode = mode,
                                           .replace = replace,
                                           .check_replicas = check_replicas,
+                                          .form = form_of(hf_file_bytes),
+                                          .hf_file_bytes = hf_file_bytes.value_or(1),
                                           .stop_on_failure = stop_on_failure,
                                           .heed_requests = heed_requests});
            }),
            "world"_a, "folder"_a, "every"_a, "first"_a, "keep"_a, "mode"_a, "replace"_a,
-           "check_replicas"_a, "stop_on_failure"_a, "heed_requests"_a)
+           "check_replicas"_a, "hf_file_bytes"_a, "stop_on_failure"_a, "heed_requests"_a)
       .def("due", &CheckpointManager::due, "step"_a, WithoutGil())
       .def("save", &CheckpointManager::save, "step"_a, "tensors"_a, "values"_a, WithoutGil())
       .def("wait_staged", &CheckpointManager::wait_staged, WithoutGil())
@@ -64,12 +72,16 @@ void bind_checkpoint(py::module_& m) {
   m.def(
       "save_checkpoint",
       [](World& world, const std::string& folder, std::int64_t step, const NamedTensors& tensors,
-         const CheckpointValues& values, bool replace, bool check_replicas) {
+         const CheckpointValues& values, bool replace, bool check_replicas,
+         std::optional<std::uint64_t> hf_file_bytes) {
         save_checkpoint(world, folder, step, tensors, values,
-                        {.replace = replace, .check_replicas = check_replicas});
+                        {.replace = replace,
+                         .check_replicas = check_replicas,
+                         .form = form_of(hf_file_bytes),
+                         .hf_file_bytes = hf_file_bytes.value_or(1)});
       },
       "world"_a, "folder"_a, "step"_a, "tensors"_a, "values"_a, "replace"_a = false,
-      "check_replicas"_a = true, WithoutGil());
+      "check_replicas"_a = true, "hf_file_bytes"_a = py::none(), WithoutGil());
   m.def(
       "load_checkpoint",
       [](World& world, const std::string& folder, const NamedTensors& tensors,

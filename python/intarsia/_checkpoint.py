@@ -10,7 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from . import _C
 from ._world import world as default_world
 
 Path = str | os.PathLike
+Form = Literal["native", "hf"]
 _SAVE, _LOAD = "save_checkpoint", "load_checkpoint"
 
 
@@ -38,6 +39,8 @@ def save_checkpoint(
     world: _C.World | None = None,
     replace: bool = False,
     check_replicas: bool = True,
+    form: Form = "native",
+    hf_file_bytes: int = 5_000_000_000,
 ) -> None:
     """Saves a step below `folder`, which is made if it is not there: each rank writes what it holds.
 
@@ -47,12 +50,28 @@ def save_checkpoint(
 
     Returns when the step would survive a crash of all machines. An error is the same on all ranks, and steps that were there
     are as they were. `replace`: a step that is there already is replaced. `check_replicas`: ranks that should hold the same
-    values compare them first. COLLECTIVE: all ranks of the world.
+    values compare them first. `form="hf"`: ranks write together into a folder as Hugging Face has it, with all of each tensor in
+    files of at most `hf_file_bytes`; give it the state dict of a model. COLLECTIVE: all ranks of the world.
     """
     with without_gc():
         _C.save_checkpoint(
-            world or default_world(), os.fspath(folder), step, *state_to_save(_SAVE, state), replace, check_replicas
+            world or default_world(),
+            os.fspath(folder),
+            step,
+            *state_to_save(_SAVE, state),
+            replace,
+            check_replicas,
+            checked_form(_SAVE, form, hf_file_bytes),
         )
+
+
+def checked_form(where: str, form: str, hf_file_bytes: int) -> int | None:
+    """The length of files in the hf form; None for the native one."""
+    if form not in ("native", "hf"):
+        raise ValueError(f"[{where}] form is {form!r}; it is 'native' or 'hf'")
+    if form == "hf" and hf_file_bytes < 1:
+        raise ValueError(f"[{where}] hf_file_bytes is {hf_file_bytes}; it is at least 1")
+    return hf_file_bytes if form == "hf" else None
 
 
 @contextlib.contextmanager

@@ -12,7 +12,16 @@ from typing import Any, Literal
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import _C
-from ._checkpoint import LoadedCheckpoint, Path, checkpoint_steps, load_checkpoint, state_to_save, without_gc
+from ._checkpoint import (
+    Form,
+    LoadedCheckpoint,
+    Path,
+    checked_form,
+    checkpoint_steps,
+    load_checkpoint,
+    state_to_save,
+    without_gc,
+)
 from ._world import world as default_world
 
 _WHERE = "CheckpointManager"
@@ -49,6 +58,8 @@ class CheckpointManager:
         mode: Literal["wait", "behind", "overlapped"] = "behind",
         replace: bool = False,
         check_replicas: bool = True,
+        form: Form = "native",
+        hf_file_bytes: int = 5_000_000_000,
         stop_on_failure: bool = True,
         signals: Iterable[int] = (),
         world: _C.World | None = None,
@@ -67,6 +78,7 @@ class CheckpointManager:
             _C.SaveMode.__members__[mode],
             replace,
             check_replicas,
+            checked_form(_WHERE, form, hf_file_bytes),
             stop_on_failure,
             bool(signals),
         )

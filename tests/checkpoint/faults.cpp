@@ -37,6 +37,9 @@ class KillingFiles : public Files {
     count();
     return std::make_unique<Output>(*this, local_files().create(path));
   }
+  std::unique_ptr<checkpoint::OutputFile> open_to_write(const std::string& path) override {
+    return std::make_unique<Output>(*this, local_files().open_to_write(path));
+  }
   std::unique_ptr<checkpoint::InputFile> open(const std::string& path) override {
     return local_files().open(path);
   }
@@ -78,6 +81,12 @@ class KillingFiles : public Files {
       file_->append(bytes.first(bytes.size() / 2));
       files_.count();
       file_->append(bytes.subspan(bytes.size() / 2));
+    }
+    void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
+      const auto half = bytes.first(bytes.size() / 2);
+      file_->write_at(offset, half);
+      files_.count();
+      file_->write_at(offset + half.size(), bytes.subspan(half.size()));
     }
     void sync() override {
       files_.count();

@@ -89,10 +89,13 @@ struct HeldState {
 
 inline void save(checkpoint::Files& files, checkpoint::Ranks& ranks,
                  std::span<const SavedTensor> tensors, std::int64_t step, std::uint64_t version,
-                 const checkpoint::SaveOptions& options = {}) {
+                 const checkpoint::SaveOptions& options = {},
+                 std::optional<std::uint64_t> hf_file_bytes = {}) {
   const HeldState held(tensors, ranks.rank(), version);
-  const checkpoint::StepState state{
-      .tensors = tensors, .pieces = held.pieces, .values = {{"version", version}}};
+  const checkpoint::StepState state{.tensors = tensors,
+                                    .pieces = held.pieces,
+                                    .values = {{"version", version}},
+                                    .hf_file_bytes = hf_file_bytes};
   checkpoint::save_step(
       files, ranks, "/root", step, [&] { return state; }, options);
 }

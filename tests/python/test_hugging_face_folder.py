@@ -126,5 +126,38 @@ def test_what_we_export_is_read_by_transformers():
         shutil.rmtree(folder)
 
 
+@on_ranks(2)
+def test_transformers_loads_what_ranks_have_written_together():
+    folder, rank = ready("together")
+    for kind in ("plain", "sharded", "columns"):
+        model = llama(3)
+        want = logits(model)
+        laid_out(model, kind)
+        for file_bytes in (5_000_000_000, 20_000):
+            it.save_checkpoint(folder, 1, model.state_dict(), form="hf", hf_file_bytes=file_bytes, replace=True)
+            step = folder / "step-00000001"
+            if rank == 0:
+                model.config.save_pretrained(step)
+            all_come()
+            theirs = LlamaForCausalLM.from_pretrained(step).eval()
+            assert torch.equal(logits(theirs), want), (kind, file_bytes)
+            again = laid_out(llama(4), "columns")
+            it.load_hugging_face(step, again)
+            assert torch.allclose(logits(again), want, atol=1e-5), kind
+            again = laid_out(llama(5), "sharded")
+            it.load_checkpoint(folder, again.state_dict())
+            assert torch.allclose(logits(again), want, atol=1e-5), kind
+            all_come()
+            if rank == 0:
+                (step / "config.json").unlink()
+                verified = subprocess.run([PROGRAM, "ckpt", "verify", step], capture_output=True, text=True, timeout=60)
+                assert verified.returncode == 0, verified.stdout + verified.stderr
+            all_come()
+    all_come()
+    if rank == 0:
+        shutil.rmtree(folder)
+    refuses(ValueError, "form is 'safetensors'; it is 'native' or 'hf'", lambda: it.save_checkpoint("x", 1, {}, form="safetensors"))
+
+
 if __name__ == "__main__":
     run(globals())

@@ -11,6 +11,10 @@ void OutputFile::append_all(std::span<const std::span<const std::byte>> parts) {
   append(joined);
 }
 
+void OutputFile::write_runs(std::span<const FileRun> runs) {
+  for (const FileRun& run : runs) write_at(run.offset, run.bytes);
+}
+
 std::string join_path(std::string_view folder, std::string_view name) {
   return folder.ends_with('/') ? concat(folder, name) : concat(folder, '/', name);
 }

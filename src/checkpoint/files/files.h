@@ -11,14 +11,24 @@
 
 namespace intarsia::checkpoint {
 
-/// A new file, written from its beginning to its end.
+/// Bytes, and where in a file they belong.
+struct FileRun {
+  std::uint64_t offset = 0;
+  std::span<const std::byte> bytes;
+};
+
+/// A file that is written, as a rule from its beginning to its end.
 class OutputFile {
  public:
   virtual ~OutputFile() = default;
   virtual void append(std::span<const std::byte> bytes) = 0;
   /// Appends parts, one after the other, as one write.
   virtual void append_all(std::span<const std::span<const std::byte>> parts);
-  /// Returns when everything appended would survive a crash of the machine.
+  /// Writes anywhere: for files that several ranks write together.
+  virtual void write_at(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
+  /// Writes several runs, by ascending offsets.
+  virtual void write_runs(std::span<const FileRun> runs);
+  /// Returns when everything written would survive a crash of the machine.
   virtual void sync() = 0;
 };
 
@@ -37,6 +47,8 @@ class Files {
   virtual ~Files() = default;
   /// A file that is not there yet.
   virtual std::unique_ptr<OutputFile> create(const std::string& path) = 0;
+  /// One that is there, to be written at offsets.
+  virtual std::unique_ptr<OutputFile> open_to_write(const std::string& path) = 0;
   virtual std::unique_ptr<InputFile> open(const std::string& path) = 0;
   virtual bool exists(const std::string& path) = 0;
   /// The names in a folder, in alphabetical order.

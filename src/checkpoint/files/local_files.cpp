@@ -1,14 +1,20 @@
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <climits>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "base/text.h"
@@ -47,10 +53,20 @@ class Descriptor {
   int number_ = -1;
 };
 
+/// Whether all who write to a file share its pages in the memory of this machine.
+bool has_local_pages(int descriptor) {
+  struct statfs status {};
+  if (::fstatfs(descriptor, &status) != 0) return false;
+  constexpr std::array<std::uint64_t, 4> kLocal{EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC,
+                                                BTRFS_SUPER_MAGIC, TMPFS_MAGIC};
+  const auto found = static_cast<std::uint64_t>(status.f_type);
+  return std::find(kLocal.begin(), kLocal.end(), found) != kLocal.end();
+}
+
 class LocalOutput : public OutputFile {
  public:
-  explicit LocalOutput(const std::string& path)
-      : path_(path), file_(path, O_WRONLY | O_CREAT | O_EXCL) {}
+  LocalOutput(const std::string& path, int flags)
+      : path_(path), file_(path, O_RDWR | flags) {}  // mapped pages are read too
 
   void append(std::span<const std::byte> bytes) override { append_all(std::span(&bytes, 1)); }
 
@@ -68,9 +84,24 @@ class LocalOutput : public OutputFile {
       written_ += static_cast<std::uint64_t>(done);
       first = skip(left, first, static_cast<std::size_t>(done));
     }
-    // Begins to bring it to the disk, so that `sync` has less to wait for. A hint: may fail.
-    ::sync_file_range(file_.number(), static_cast<off_t>(begin),
-                      static_cast<off_t>(written_ - begin), SYNC_FILE_RANGE_WRITE);
+    begin_sync(begin, written_);
+  }
+
+  void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
+    while (!bytes.empty()) {
+      const auto done = retried([&] {
+        return ::pwrite(file_.number(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+      });
+      if (done < 0) fail_with(errno, path_, concat("cannot be written at byte ", offset));
+      offset += static_cast<std::uint64_t>(done);
+      bytes = bytes.subspan(static_cast<std::size_t>(done));
+    }
+  }
+
+  void write_runs(std::span<const FileRun> runs) override {
+    if (runs.empty()) return;
+    if (!are_short(runs) || !write_mapped(runs)) OutputFile::write_runs(runs);
+    begin_sync(runs.front().offset, runs.back().offset + runs.back().bytes.size());
   }
 
   /// The first part that is not written, of which `bytes` more are.
@@ -90,9 +121,44 @@ class LocalOutput : public OutputFile {
   }
 
  private:
+  /// Whether calls of the system would take longer than the copying.
+  static bool are_short(std::span<const FileRun> runs) {
+    constexpr std::size_t kShort = std::size_t{32} << 10;
+    return runs.size() > 1 && runs[runs.size() / 2].bytes.size() < kShort;
+  }
+
+  /// Copies runs into the file's pages. False, and nothing is written, where the file system cannot
+  /// promise room for them, or where other machines may write to the same pages.
+  bool write_mapped(std::span<const FileRun> runs) {
+    static const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    if (!is_local_) is_local_ = has_local_pages(file_.number());
+    if (!*is_local_) return false;
+    const std::uint64_t begin = runs.front().offset / page * page;
+    const std::uint64_t bytes = runs.back().offset + runs.back().bytes.size() - begin;
+    const auto length = static_cast<off_t>(bytes);
+    const auto offset = static_cast<off_t>(begin);
+    if (retried([&] { return ::fallocate(file_.number(), 0, offset, length); }) != 0) return false;
+    void* mapped =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.number(), offset);
+    if (mapped == MAP_FAILED) return false;  // NOLINT
+    for (const FileRun& run : runs) {
+      std::memcpy(static_cast<std::byte*>(mapped) + (run.offset - begin), run.bytes.data(),
+                  run.bytes.size());
+    }
+    ::munmap(mapped, bytes);
+    return true;
+  }
+
+  /// Begins to bring it to the disk, so that `sync` has less to wait for. A hint: may fail.
+  void begin_sync(std::uint64_t begin, std::uint64_t end) const {
+    ::sync_file_range(file_.number(), static_cast<off_t>(begin), static_cast<off_t>(end - begin),
+                      SYNC_FILE_RANGE_WRITE);
+  }
+
   std::string path_;
   Descriptor file_;
   std::uint64_t written_ = 0;
+  std::optional<bool> is_local_;
 };
 
 class LocalInput : public InputFile {
@@ -127,7 +193,10 @@ class LocalInput : public InputFile {
 class LocalFiles : public Files {
  public:
   std::unique_ptr<OutputFile> create(const std::string& path) override {
-    return std::make_unique<LocalOutput>(path);
+    return std::make_unique<LocalOutput>(path, O_CREAT | O_EXCL);
+  }
+  std::unique_ptr<OutputFile> open_to_write(const std::string& path) override {
+    return std::make_unique<LocalOutput>(path, 0);
   }
   std::unique_ptr<InputFile> open(const std::string& path) override {
     return std::make_unique<LocalInput>(path);

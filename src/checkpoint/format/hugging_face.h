@@ -5,6 +5,9 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "checkpoint/format/safetensors.h"
 
 namespace intarsia::checkpoint {
 
@@ -15,9 +18,12 @@ inline constexpr std::string_view kHfSingleName = "model.safetensors";
 /// name would lead out of the folder.
 std::map<std::string, std::string> parse_hf_index(std::string_view file, std::string_view text);
 
-/// The index of files with so many bytes of tensors.
-std::string hf_index_text(const std::map<std::string, std::string>& file_of_tensor,
-                          std::uint64_t total_bytes);
+/// The index of such files.
+std::string hf_index_text(const std::vector<FileHeader>& files);
+
+/// Puts tensors into files, in their order, each of at most so many bytes unless one tensor has
+/// more; at least one file.
+std::vector<FileHeader> hf_files(std::vector<FileTensor> tensors, std::uint64_t file_bytes);
 
 /// `model-00002-of-00003.safetensors`; of one file, `model.safetensors`.
 std::string hf_file_name(std::size_t number, std::size_t count);

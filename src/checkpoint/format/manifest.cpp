@@ -13,7 +13,8 @@ namespace intarsia::checkpoint {
 namespace {
 
 constexpr std::string_view kWhere = "checkpoint";
-constexpr std::string_view kFormat = "intarsia.native";
+constexpr std::string_view kNative = "intarsia.native";
+constexpr std::string_view kHf = "intarsia.hf";
 constexpr std::int64_t kVersion = 1;
 /// The last line: `"hash":"0123456789abcdef"}` and a newline.
 constexpr std::string_view kHashBegin = "\"hash\":\"";
@@ -110,9 +111,12 @@ std::string tensor_lines(std::span<const SavedTensor> tensors) {
 }
 
 std::string manifest_text(const std::string& tensor_lines, std::int64_t step, std::int64_t world,
-                          std::span<const SavedFile> files, const Json& values) {
-  std::string out = concat("{\"format\":\"", kFormat, "\",\"version\":", kVersion,
-                           ",\"step\":", step, ",\"world\":", world, ",\n", tensor_lines);
+                          std::span<const SavedFile> files, const Json& values,
+                          std::optional<std::uint64_t> hf_file_bytes) {
+  std::string out =
+      concat("{\"format\":\"", hf_file_bytes ? kHf : kNative, "\",\"version\":", kVersion,
+             ",\"step\":", step, ",\"world\":", world,
+             hf_file_bytes ? concat(",\"file_bytes\":", *hf_file_bytes) : "", ",\n", tensor_lines);
   append_rows(out, "files", files, [](const SavedFile& each) {
     return concat("{\"bytes\":", each.bytes, ",\"hashes\":\"", hash_to_text(each.hashes),
                   "\",\"rank\":", each.rank, '}');
@@ -128,7 +132,7 @@ std::map<std::string_view, std::size_t> Manifest::places() const {
 }
 
 std::string Manifest::to_text() const {
-  return manifest_text(tensor_lines(tensors), step, world, files, values);
+  return manifest_text(tensor_lines(tensors), step, world, files, values, hf_file_bytes);
 }
 
 Manifest Manifest::parse(std::string_view file, std::string_view text) {
@@ -139,15 +143,22 @@ Manifest Manifest::parse(std::string_view file, std::string_view text) {
   }
   const Json json = parse_json(file, text);
   const Field fields{json, file, {}};
-  if (const Field format = fields.at("format"); format.text() != kFormat) {
-    format.refuse(concat("is '", format.text(), "', not '", kFormat, "'"));
+  const Field format = fields.at("format");
+  if (format.text() != kNative && format.text() != kHf) {
+    format.refuse(concat("is '", format.text(), "', not '", kNative, "' or '", kHf, "'"));
   }
   if (const Field version = fields.at("version"); version.integer() != kVersion) {
     version.refuse(concat("is ", version.integer(), ", and this library reads ", kVersion,
                           "; use a newer one"));
   }
-  fields.only({"format", "version", "step", "world", "tensors", "files", "values", "hash"});
   Manifest out;
+  if (format.text() == kHf) {
+    out.hf_file_bytes = static_cast<std::uint64_t>(fields.at("file_bytes").integer(1));
+    fields.only(
+        {"format", "version", "step", "world", "file_bytes", "tensors", "files", "values", "hash"});
+  } else {
+    fields.only({"format", "version", "step", "world", "tensors", "files", "values", "hash"});
+  }
   out.step = fields.at("step").integer();
   out.world = fields.at("world").integer(1);
   const Field tensors = fields.at("tensors");

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,6 +41,9 @@ struct Manifest {
   std::vector<SavedFile> files;
   /// All that is not a tensor, by name.
   Json values = Json::object();
+  /// The form of the files. Unset, native: each rank wrote a file of its own. Set, hf: ranks wrote
+  /// together into files as Hugging Face has them, of so many bytes at most (see SharedFiles).
+  std::optional<std::uint64_t> hf_file_bytes = {};
   /// What the files are called where that does not follow from their ranks, as in folders of
   /// Hugging Face; those have no hashes. Not in the text.
   std::vector<std::string> file_names = {};
@@ -58,7 +62,8 @@ struct Manifest {
 std::string tensor_lines(std::span<const SavedTensor> tensors);
 /// What `Manifest::to_text` gives, where these lines are made already.
 std::string manifest_text(const std::string& tensor_lines, std::int64_t step, std::int64_t world,
-                          std::span<const SavedFile> files, const Json& values);
+                          std::span<const SavedFile> files, const Json& values,
+                          std::optional<std::uint64_t> hf_file_bytes);
 
 /// A number with zeros before it, so that names stand in the order of their numbers.
 std::string padded(std::int64_t number, std::size_t digits);

@@ -108,6 +108,20 @@ void check_without_holes(std::string_view file, const FileHeader& header) {
 
 }  // namespace
 
+FileTensor file_tensor(std::string name, DType dtype, const Shape& shape) {
+  FileTensor out{.name = std::move(name), .dtype = dtype, .shape = shape};
+  const StoredDType stored = stored_as(dtype);
+  if (stored.pairs) {
+    if (out.shape.size() == kMaxDims) {
+      fail<ValueError>(kWhere, "'", out.name, "' has ", kMaxDims,
+                       " dimensions of complex numbers, which need one more in a file");
+    }
+    out.dtype = *dtype_of_stored(stored.name);
+    out.shape.push_back(2);
+  }
+  return out;
+}
+
 FileHeader place_tensors(std::vector<FileTensor> tensors,
                          std::map<std::string, std::string> metadata) {
   FileHeader header{.tensors = std::move(tensors), .metadata = std::move(metadata)};

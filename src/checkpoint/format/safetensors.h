@@ -24,6 +24,10 @@ struct FileTensor {
   friend bool operator==(const FileTensor&, const FileTensor&) = default;
 };
 
+/// A tensor as a file holds it, without a place. ValueError for complex numbers of too many
+/// dimensions.
+FileTensor file_tensor(std::string name, DType dtype, const Shape& shape);
+
 struct FileHeader {
   /// In the order of their bytes.
   std::vector<FileTensor> tensors;

@@ -5,7 +5,7 @@
 
 #include "base/text.h"
 #include "checkpoint/format/hashes.h"
-#include "checkpoint/plan/write_plan.h"
+#include "checkpoint/format/hugging_face.h"
 #include "checkpoint/session/agree.h"
 #include "checkpoint/session/load_step.h"
 #include "checkpoint/transfer/read_parts.h"
@@ -26,14 +26,15 @@ class Verify {
     });
     if (!is_read_) return wrong_;
     for (const SavedFile& file : manifest_.files) all_ += file.bytes;
-    const WritePlan plan(manifest_.tensors);
+    const StepFiles step(files_, folder_, manifest_);
     std::set<std::string> known{std::string(kManifestName)};
     for (const SavedFile& saved : manifest_.files) {
-      known.insert(data_file_name(saved.rank, manifest_.world));
+      if (!step.shared()) known.insert(data_file_name(saved.rank, manifest_.world));
       known.insert(hash_file_name(saved.rank, manifest_.world));
-      attempt([&] { check_file(plan, saved); });
+      attempt([&] { check_file(step, saved); });
     }
-    check_writers(plan);
+    if (step.shared()) check_shared(*step.shared(), known);
+    check_writers(step.plan());
     for (const std::string& name : files_.list(folder_)) {
       if (!known.contains(name))
         wrong_.push_back(concat(join_path(folder_, name), ": no part of it"));
@@ -51,8 +52,8 @@ class Verify {
     }
   }
 
-  void check_file(const WritePlan& plan, const SavedFile& saved) {
-    const RankFile file = open_rank_file(files_, folder_, manifest_, saved, /*verify=*/true);
+  void check_file(const StepFiles& step, const SavedFile& saved) {
+    const RankFile file = step.open(saved, /*verify=*/true);
     std::vector<std::byte> buffer;
     for (std::uint64_t chunk = 0; chunk < chunks_in(saved.bytes); ++chunk) {
       buffer.resize(file.chunk_end(chunk) - file.chunk_begin(chunk));
@@ -60,12 +61,30 @@ class Verify {
       done_ += buffer.size();
       if (progress_) progress_(done_, all_);
     }
-    const auto shares = plan.of_rank(saved.rank);
+    const auto shares = step.plan().of_rank(saved.rank);
     for (const Share& share : shares) file.tensor(manifest_.tensors[share.tensor], share.part);
     if (file.header().tensors.size() != shares.size()) {
       wrong_.push_back(concat(file.path(), ": has ", file.header().tensors.size(),
                               " tensors, and its rank was to write ", shares.size()));
     }
+  }
+
+  /// What is in files of the hf form beside the tensors.
+  void check_shared(const SharedFiles& shared, std::set<std::string>& known) {
+    for (std::size_t i = 0; i < shared.count(); ++i) {
+      const std::string path = join_path(folder_, shared.name(i));
+      attempt([&] { shared.check(*files_.open(path), path, i); });
+      known.insert(shared.name(i));
+    }
+    const std::string index = shared.index();
+    if (index.empty()) return;
+    const std::string path = join_path(folder_, kHfIndexName);
+    known.insert(std::string(kHfIndexName));
+    attempt([&] {
+      if (read_text(files_, path, index.size() + 1) != index) {
+        fail<FileError>("checkpoint", path, ": not the index of these files");
+      }
+    });
   }
 
   /// Ranks that have something to write have a file.

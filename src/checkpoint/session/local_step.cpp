@@ -74,7 +74,8 @@ StepState checked(StepState state, std::int64_t rank, std::int64_t world) {
 LocalStep::LocalStep(StepState state, std::int64_t rank, std::int64_t world)
     : state_(checked(std::move(state), rank, world)),
       plan_(state_.tensors),
-      file_(plan_rank_file(state_.tensors, plan_.of_rank(rank))) {
+      file_(state_.hf_file_bytes ? plan_shared_part(state_.tensors, plan_.of_rank(rank))
+                                 : plan_rank_file(state_.tensors, plan_.of_rank(rank))) {
   for (const Share& share : file_.shares) {
     shares_.push_back(
         bytes_of_share(state_.tensors[share.tensor], share, state_.pieces[share.tensor]));

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +21,8 @@ struct StepState {
   /// One for each tensor.
   Pieces pieces;
   Json values = Json::object();
+  /// The form: see Manifest.
+  std::optional<std::uint64_t> hf_file_bytes = {};
 };
 
 class LocalStep {

@@ -6,7 +6,9 @@
 
 #include "base/text.h"
 #include "checkpoint/format/hashes.h"
+#include "checkpoint/format/hugging_face.h"
 #include "checkpoint/session/agree.h"
+#include "checkpoint/transfer/shared_files.h"
 #include "intarsia/error.h"
 
 namespace intarsia::checkpoint {
@@ -58,10 +60,14 @@ class Save {
       replicas[std::to_string(line)] = hash_to_text(hash);
     }
     tensor_lines_ = tensor_lines(local_->state().tensors);
+    if (const auto bytes = local_->state().hf_file_bytes) {
+      shared_.emplace(local_->state().tensors, *bytes);
+    }
     return {{"tensors", hash_to_text(hash_of(tensor_lines_))},
             {"values", hash_to_text(hash_of(local_->state().values.dump()))},
             {"step", step_},
             {"root", root_},
+            {"form", local_->state().hf_file_bytes.value_or(0)},
             {"replace", options_.replace},
             {"check_replicas", options_.check_replicas},
             {"replicas", std::move(replicas)},
@@ -72,7 +78,7 @@ class Save {
   Json open(const std::vector<Json>& said) {
     for (const auto& [what, text] :
          {std::pair("step", "another step"), std::pair("root", "to another folder"),
-          std::pair("replace", "with another `replace`"),
+          std::pair("form", "in another form"), std::pair("replace", "with another `replace`"),
           std::pair("check_replicas", "with another `check_replicas`"),
           std::pair("values", "other values"),
           std::pair("tensors", "tensors of other names, sizes, types or layouts")}) {
@@ -98,7 +104,19 @@ class Save {
     made_ = join_path(root_, name);
     files_.make_folder(*made_);
     files_.create(join_path(*made_, kNonceName))->append(std::as_bytes(std::span(nonce)));
+    if (shared_) make_shared_files();
     return {{"folder", name}, {"nonce", nonce}};
+  }
+
+  /// Rank 0: the files into which all ranks will write, with what stands before the tensors.
+  void make_shared_files() {
+    for (std::size_t i = 0; i < shared_->count(); ++i) {
+      const std::string header = shared_->header(i);
+      made_files_.push_back(files_.create(join_path(*made_, shared_->name(i))));
+      made_files_.back()->append(std::as_bytes(std::span(header)));
+    }
+    const std::string index = shared_->index();
+    if (!index.empty()) write_text(files_, join_path(*made_, kHfIndexName), index);
   }
 
   /// Every rank, before its first byte: that it sees the folder that rank 0 made.
@@ -132,10 +150,20 @@ class Save {
 
   Json write(const std::string& nonce) {
     look(nonce);
-    const auto file = write_rank_file(files_, folder_, local_->file(), local_->shares(),
-                                      ranks_.rank(), ranks_.size());
+    const auto file = write_file();
+    for (const auto& each : made_files_) each->sync();
     if (!file) return nullptr;
     return {{"bytes", file->bytes}, {"hashes", hash_to_text(file->hashes)}};
+  }
+
+  std::optional<SavedFile> write_file() {
+    if (!shared_) {
+      return write_rank_file(files_, folder_, local_->file(), local_->shares(), ranks_.rank(),
+                             ranks_.size());
+    }
+    const auto output = shared_->output(files_, folder_, local_->file().shares);
+    return write_rank_file(files_, folder_, *output, local_->file(), local_->shares(),
+                           ranks_.rank(), ranks_.size());
   }
 
   /// Rank 0: all is written; the manifest and one rename make it a checkpoint.
@@ -150,7 +178,8 @@ class Save {
     }
     files_.remove(join_path(folder_, kNonceName));
     write_text(files_, join_path(folder_, kManifestName),
-               manifest_text(tensor_lines_, step_, ranks_.size(), files, local_->state().values));
+               manifest_text(tensor_lines_, step_, ranks_.size(), files, local_->state().values,
+                             local_->state().hf_file_bytes));
     files_.sync_folder(folder_);
     const bool replaces = options_.replace && files_.exists(target_);
     replaces ? files_.exchange(folder_, target_) : files_.rename(folder_, target_);
@@ -179,6 +208,8 @@ class Save {
   const LocalStepMaker& make_;
   const SaveOptions& options_;
   std::optional<LocalStep> local_;
+  std::optional<SharedFiles> shared_;  // of the hf form
+  std::vector<std::unique_ptr<OutputFile>> made_files_;
   std::string tensor_lines_;
   std::string target_;
   std::string folder_;

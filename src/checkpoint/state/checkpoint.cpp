@@ -248,9 +248,11 @@ void save_checkpoint(World& world, const std::string& folder, std::int64_t step,
       saved = checkpoint::types_of(kSave, world, tensors);
       state = checkpoint::state_of(world, tensors, ranks.rank());
       if (ranks.rank() == 0) checkpoint::try_make_folders(folder);
-      return {.tensors = saved,
-              .pieces = state.pieces,
-              .values = checkpoint::values_json(kSave, values)};
+      return {
+          .tensors = saved,
+          .pieces = state.pieces,
+          .values = checkpoint::values_json(kSave, values),
+          .hf_file_bytes = checkpoint::hf_file_bytes(kSave, options.form, options.hf_file_bytes)};
     };
     checkpoint::save_step(local_files(), ranks, folder, step, make,
                           {.replace = options.replace, .check_replicas = options.check_replicas});

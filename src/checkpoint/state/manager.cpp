@@ -199,7 +199,9 @@ class CheckpointManager::Impl {
         job.state = checkpoint::state_of(*world_, tensors, rank);
         job.step.emplace(checkpoint::StepState{.tensors = job.saved,
                                                .pieces = job.state.pieces,
-                                               .values = checkpoint::values_json(kWhere, values)},
+                                               .values = checkpoint::values_json(kWhere, values),
+                                               .hf_file_bytes = checkpoint::hf_file_bytes(
+                                                   kWhere, options_.form, options_.hf_file_bytes)},
                          rank, world_->size());
       } catch (...) {
         job.error = std::current_exception();

@@ -97,6 +97,13 @@ Json values_json(std::string_view where, const CheckpointValues& values) {
   return out;
 }
 
+std::optional<std::uint64_t> hf_file_bytes(std::string_view where, CheckpointForm form,
+                                           std::uint64_t file_bytes) {
+  if (form == CheckpointForm::native) return std::nullopt;
+  if (file_bytes == 0) fail<ValueError>(where, "files of at most 0 bytes hold nothing");
+  return file_bytes;
+}
+
 void try_make_folders(const std::string& folder) {
   std::error_code ignored;
   std::filesystem::create_directories(folder, ignored);

@@ -42,6 +42,10 @@ RankState state_of(const World& world, const NamedTensors& tensors, std::int64_t
 /// ValueError that names a value that is no JSON.
 Json values_json(std::string_view where, const CheckpointValues& values);
 
+/// The form as manifests have it. ValueError for files of no bytes.
+std::optional<std::uint64_t> hf_file_bytes(std::string_view where, CheckpointForm form,
+                                           std::uint64_t file_bytes);
+
 /// Makes a folder and those above it, if it can; that it is not there is told later.
 void try_make_folders(const std::string& folder);
 

@@ -14,18 +14,8 @@ constexpr std::string_view kWhere = "checkpoint";
 constexpr std::uint64_t kMostHashBytes = std::uint64_t{1} << 32;
 
 /// The tensor that stands for a part in the file.
-FileTensor file_tensor(const SavedTensor& tensor, const Part& part) {
-  FileTensor out{.name = part_name(tensor, part), .dtype = tensor.type.dtype, .shape = part.shape};
-  const StoredDType stored = stored_as(tensor.type.dtype);
-  if (stored.pairs) {
-    if (out.shape.size() == kMaxDims) {
-      fail<ValueError>(kWhere, "'", tensor.name, "' has ", kMaxDims,
-                       " dimensions of complex numbers, which need one more in a file");
-    }
-    out.dtype = *dtype_of_stored(stored.name);
-    out.shape.push_back(2);
-  }
-  return out;
+FileTensor file_tensor_of(const SavedTensor& tensor, const Part& part) {
+  return file_tensor(part_name(tensor, part), tensor.type.dtype, part.shape);
 }
 
 /// Longer elements first, so that each tensor begins at a multiple of its element.
@@ -36,14 +26,12 @@ void put_in_order_of_file(std::span<const SavedTensor> tensors, std::vector<Shar
   });
 }
 
-/// A rank's file and its hashes, with the shares that `fill` adds after the header.
+/// What a rank writes to a file, with the shares that `fill` adds after the header, and its hashes.
 template <class Fill>
-std::optional<SavedFile> write_file(Files& files, const std::string& folder,
-                                    const RankFilePlan& plan, std::int64_t rank, std::int64_t world,
-                                    const Fill& fill) {
-  if (plan.bytes == 0) return std::nullopt;
-  const auto file = files.create(join_path(folder, data_file_name(rank, world)));
-  ChunkWriter writer(*file);
+SavedFile write_file(Files& files, const std::string& folder, OutputFile& file,
+                     const RankFilePlan& plan, std::int64_t rank, std::int64_t world,
+                     const Fill& fill) {
+  ChunkWriter writer(file);
   writer.add(std::as_bytes(std::span(plan.header)));
   fill(writer);
   const FileHashes hashes = writer.finish();
@@ -51,9 +39,14 @@ std::optional<SavedFile> write_file(Files& files, const std::string& folder,
   const auto beside = files.create(join_path(folder, hash_file_name(rank, world)));
   beside->append(std::as_bytes(std::span(text)));
   // Both are written before the first is synced: what file systems log of them goes together.
-  file->sync();
+  file.sync();
   beside->sync();
-  return SavedFile{rank, hashes.file_bytes, hash_of(text)};
+  return {rank, hashes.file_bytes, hash_of(text)};
+}
+
+std::unique_ptr<OutputFile> new_file(Files& files, const std::string& folder, std::int64_t rank,
+                                     std::int64_t world) {
+  return files.create(join_path(folder, data_file_name(rank, world)));
 }
 
 }  // namespace
@@ -71,24 +64,56 @@ RankFilePlan plan_rank_file(std::span<const SavedTensor> tensors, std::vector<Sh
   put_in_order_of_file(tensors, shares);
   std::vector<FileTensor> placed;
   for (const Share& share : shares) {
-    placed.push_back(file_tensor(tensors[share.tensor], share.part));
+    placed.push_back(file_tensor_of(tensors[share.tensor], share.part));
   }
   const FileHeader header = place_tensors(std::move(placed), {{"format", "pt"}});
   return {std::move(shares), header_text(header), header.file_bytes};
 }
 
-std::optional<SavedFile> write_rank_file(Files& files, const std::string& folder,
+RankFilePlan plan_shared_part(std::span<const SavedTensor> tensors, std::vector<Share> shares) {
+  RankFilePlan out;
+  for (const Share& share : shares) {
+    out.bytes += bytes_of(tensors[share.tensor].type.dtype, share.part.shape);
+  }
+  out.shares = std::move(shares);
+  return out;
+}
+
+FileHeader header_of_shares(std::span<const SavedTensor> tensors, std::span<const Share> shares) {
+  FileHeader out;
+  for (const Share& share : shares) {
+    FileTensor tensor = file_tensor_of(tensors[share.tensor], share.part);
+    tensor.begin = out.file_bytes;
+    out.file_bytes += bytes_of(tensor.dtype, tensor.shape);
+    tensor.end = out.file_bytes;
+    out.tensors.push_back(std::move(tensor));
+  }
+  return out;
+}
+
+std::optional<SavedFile> write_rank_file(Files& files, const std::string& folder, OutputFile& file,
                                          const RankFilePlan& plan, Pieces shares, std::int64_t rank,
                                          std::int64_t world) {
-  return write_file(files, folder, plan, rank, world, [&](ChunkWriter& writer) {
+  if (plan.bytes == 0) return std::nullopt;
+  return write_file(files, folder, file, plan, rank, world, [&](ChunkWriter& writer) {
     for (const auto& share : shares) writer.add(share);
   });
 }
 
 std::optional<SavedFile> write_rank_file(Files& files, const std::string& folder,
+                                         const RankFilePlan& plan, Pieces shares, std::int64_t rank,
+                                         std::int64_t world) {
+  if (plan.bytes == 0) return std::nullopt;
+  return write_rank_file(files, folder, *new_file(files, folder, rank, world), plan, shares, rank,
+                         world);
+}
+
+std::optional<SavedFile> write_rank_file(Files& files, const std::string& folder,
                                          const RankFilePlan& plan, const ShareReader& read,
                                          std::int64_t rank, std::int64_t world) {
-  return write_file(files, folder, plan, rank, world, [&](ChunkWriter& writer) {
+  if (plan.bytes == 0) return std::nullopt;
+  const auto file = new_file(files, folder, rank, world);
+  return write_file(files, folder, *file, plan, rank, world, [&](ChunkWriter& writer) {
     for (const Share& share : plan.shares) {
       writer.add(read(share));
       writer.settle();
@@ -99,22 +124,38 @@ std::optional<SavedFile> write_rank_file(Files& files, const std::string& folder
 RankFile::RankFile(Files& files, std::string path, const SavedFile& saved,
                    const std::optional<std::string>& hashes_path)
     : path_(std::move(path)), file_(files.open(path_)) {
+  check(files, saved, hashes_path);
+  read_header();
+}
+
+RankFile::RankFile(Files& files, std::string path, std::unique_ptr<InputFile> file,
+                   FileHeader header, const SavedFile& saved,
+                   const std::optional<std::string>& hashes_path)
+    : path_(std::move(path)), file_(std::move(file)) {
+  check(files, saved, hashes_path);
+  use_header(std::move(header));
+}
+
+void RankFile::check(Files& files, const SavedFile& saved,
+                     const std::optional<std::string>& hashes_path) {
   if (file_->bytes() != saved.bytes) {
     fail<FileError>(kWhere, path_, ": ", file_->bytes(), " bytes, and ", saved.bytes,
                     " were written");
   }
-  if (hashes_path) {
-    const std::string text = read_text(files, *hashes_path, kMostHashBytes);
-    if (hash_of(text) != saved.hashes) {
-      fail<FileError>(kWhere, *hashes_path, ": damaged: not the hashes that the manifest names");
-    }
-    hashes_ = FileHashes::parse(*hashes_path, text);
-    if (hashes_->file_bytes != saved.bytes) {
-      fail<FileError>(kWhere, *hashes_path, ": hashes of a file of ", hashes_->file_bytes,
-                      " bytes");
-    }
+  if (!hashes_path) return;
+  const std::string text = read_text(files, *hashes_path, kMostHashBytes);
+  if (hash_of(text) != saved.hashes) {
+    fail<FileError>(kWhere, *hashes_path, ": damaged: not the hashes that the manifest names");
   }
-  read_header();
+  hashes_ = FileHashes::parse(*hashes_path, text);
+  if (hashes_->file_bytes != saved.bytes) {
+    fail<FileError>(kWhere, *hashes_path, ": hashes of a file of ", hashes_->file_bytes, " bytes");
+  }
+}
+
+void RankFile::use_header(FileHeader header) {
+  header_ = std::move(header);
+  for (const FileTensor& each : header_.tensors) by_name_[each.name] = &each;
 }
 
 std::uint64_t RankFile::chunk_end(std::uint64_t chunk) const {
@@ -135,12 +176,11 @@ void RankFile::read_header() {
       read_chunk(chunk, std::as_writable_bytes(std::span(text)).subspan(chunk_begin(chunk)));
     }
   }
-  header_ = parse_header(path_, text, file_->bytes());
-  for (const FileTensor& each : header_.tensors) by_name_[each.name] = &each;
+  use_header(parse_header(path_, text, file_->bytes()));
 }
 
 const FileTensor& RankFile::tensor(const SavedTensor& saved, const Part& part) const {
-  const FileTensor wanted = file_tensor(saved, part);
+  const FileTensor wanted = file_tensor_of(saved, part);
   const auto place = by_name_.find(wanted.name);
   if (place == by_name_.end()) {
     fail<FileError>(kWhere, path_, ": has no '", wanted.name, "', which its rank was to write");

@@ -36,10 +36,19 @@ struct RankFilePlan {
 };
 
 RankFilePlan plan_rank_file(std::span<const SavedTensor> tensors, std::vector<Share> shares);
+/// The same for the hf form: nothing stands before the shares, which are in the order of the list.
+RankFilePlan plan_shared_part(std::span<const SavedTensor> tensors, std::vector<Share> shares);
+
+/// The places of such shares in what the rank writes.
+FileHeader header_of_shares(std::span<const SavedTensor> tensors, std::span<const Share> shares);
 
 /// Writes the file of a rank, and its hashes, into a folder, and syncs both; `shares` are the bytes
 /// of each share of the plan. nullopt for a rank that writes none.
 std::optional<SavedFile> write_rank_file(Files& files, const std::string& folder,
+                                         const RankFilePlan& plan, Pieces shares, std::int64_t rank,
+                                         std::int64_t world);
+/// The same where what the rank writes goes to `file`.
+std::optional<SavedFile> write_rank_file(Files& files, const std::string& folder, OutputFile& file,
                                          const RankFilePlan& plan, Pieces shares, std::int64_t rank,
                                          std::int64_t world);
 /// The same where shares are brought one after the other, each only until the next.
@@ -55,6 +64,9 @@ class RankFile {
   /// with them is named, are those.
   RankFile(Files& files, std::string path, const SavedFile& saved,
            const std::optional<std::string>& hashes_path);
+  /// The same where what the rank wrote is `file`, without a header.
+  RankFile(Files& files, std::string path, std::unique_ptr<InputFile> file, FileHeader header,
+           const SavedFile& saved, const std::optional<std::string>& hashes_path);
   RankFile(const RankFile&) = delete;
   RankFile& operator=(const RankFile&) = delete;
 
@@ -73,7 +85,9 @@ class RankFile {
   bool verified() const { return hashes_.has_value(); }
 
  private:
+  void check(Files& files, const SavedFile& saved, const std::optional<std::string>& hashes_path);
   void read_header();
+  void use_header(FileHeader header);
   std::string tensors_in(std::uint64_t begin, std::uint64_t end) const;
 
   std::string path_;

@@ -33,8 +33,8 @@ struct Copy {
   std::uint64_t at() const { return begin + runs.run()->from; }
 };
 
-SourcesByRank sources_of(const Manifest& manifest, std::span<const Wanted> wanted) {
-  const WritePlan plan(manifest.tensors);
+SourcesByRank sources_of(const Manifest& manifest, const WritePlan& plan,
+                         std::span<const Wanted> wanted) {
   SourcesByRank out;
   for (const Wanted& each : wanted) {
     const SavedTensor& saved = manifest.tensors[each.tensor];
@@ -122,8 +122,9 @@ void read_unverified(const RankFile& file, std::span<Copy> copies, std::vector<s
   read_by_chunks(file, {first_short, copies.end()}, buffer);
 }
 
-void read_from(Files& files, const std::string& folder, const Manifest& manifest, std::int64_t rank,
-               const std::vector<Source>& sources, bool verify, std::vector<std::byte>& buffer) {
+void read_from(const StepFiles& files, const std::string& folder, const Manifest& manifest,
+               std::int64_t rank, const std::vector<Source>& sources, bool verify,
+               std::vector<std::byte>& buffer) {
   const auto saved = std::lower_bound(
       manifest.files.begin(), manifest.files.end(), rank,
       [](const SavedFile& each, std::int64_t wanted) { return each.rank < wanted; });
@@ -132,7 +133,7 @@ void read_from(Files& files, const std::string& folder, const Manifest& manifest
                     ", which was to write '", manifest.tensors[sources[0].wanted->tensor].name,
                     "'");
   }
-  const RankFile file = open_rank_file(files, folder, manifest, *saved, verify);
+  const RankFile file = files.open(*saved, verify);
   std::vector<Copy> copies;
   for (const Source& source : sources) {
     const SavedTensor& tensor = manifest.tensors[source.wanted->tensor];
@@ -147,29 +148,40 @@ void read_from(Files& files, const std::string& folder, const Manifest& manifest
 
 }  // namespace
 
-RankFile open_rank_file(Files& files, const std::string& folder, const Manifest& manifest,
-                        const SavedFile& saved, bool verify) {
-  if (!manifest.file_names.empty()) {
-    const auto& name = manifest.file_names[static_cast<std::size_t>(saved.rank)];
-    return RankFile(files, join_path(folder, name), saved, std::nullopt);
+StepFiles::StepFiles(Files& files, std::string folder, const Manifest& manifest)
+    : files_(files), folder_(std::move(folder)), manifest_(manifest), plan_(manifest.tensors) {
+  if (manifest.hf_file_bytes) shared_.emplace(manifest.tensors, *manifest.hf_file_bytes);
+}
+
+RankFile StepFiles::open(const SavedFile& saved, bool verify) const {
+  if (!manifest_.file_names.empty()) {
+    const auto& name = manifest_.file_names[static_cast<std::size_t>(saved.rank)];
+    return RankFile(files_, join_path(folder_, name), saved, std::nullopt);
   }
   std::optional<std::string> hashes;
-  if (verify) hashes = join_path(folder, hash_file_name(saved.rank, manifest.world));
-  return RankFile(files, join_path(folder, data_file_name(saved.rank, manifest.world)), saved,
-                  hashes);
+  if (verify) hashes = join_path(folder_, hash_file_name(saved.rank, manifest_.world));
+  if (!shared_) {
+    return RankFile(files_, join_path(folder_, data_file_name(saved.rank, manifest_.world)), saved,
+                    hashes);
+  }
+  const auto shares = plan_.of_rank(saved.rank);
+  return RankFile(files_, concat(join_path(folder_, "model*.safetensors"), ", rank ", saved.rank),
+                  shared_->input(files_, folder_, shares),
+                  header_of_shares(manifest_.tensors, shares), saved, hashes);
 }
 
 void read_parts(Files& files, const std::string& folder, const Manifest& manifest,
                 std::span<const Wanted> wanted, const ReadOptions& options) {
-  const SourcesByRank sources = sources_of(manifest, wanted);
+  const StepFiles opened(files, folder, manifest);
+  const SourcesByRank sources = sources_of(manifest, opened.plan(), wanted);
   std::vector<std::byte> buffer;
   // All files, from the first that is to be read on.
   const auto first = sources.lower_bound(options.first);
   for (auto each = first; each != sources.end(); ++each) {
-    read_from(files, folder, manifest, each->first, each->second, options.verify, buffer);
+    read_from(opened, folder, manifest, each->first, each->second, options.verify, buffer);
   }
   for (auto each = sources.begin(); each != first; ++each) {
-    read_from(files, folder, manifest, each->first, each->second, options.verify, buffer);
+    read_from(opened, folder, manifest, each->first, each->second, options.verify, buffer);
   }
 }
 

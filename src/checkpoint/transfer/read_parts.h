@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,7 +11,9 @@
 #include "checkpoint/files/files.h"
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/plan/part.h"
+#include "checkpoint/plan/write_plan.h"
 #include "checkpoint/transfer/rank_file.h"
+#include "checkpoint/transfer/shared_files.h"
 
 namespace intarsia::checkpoint {
 
@@ -28,9 +31,24 @@ struct ReadOptions {
   std::int64_t first = 0;
 };
 
-/// The file of a rank of a manifest. Without hashes where it has none, or they are not wanted.
-RankFile open_rank_file(Files& files, const std::string& folder, const Manifest& manifest,
-                        const SavedFile& saved, bool verify);
+/// The files of a step that was saved, in any form.
+class StepFiles {
+ public:
+  /// REQUIRES: `manifest` stays.
+  StepFiles(Files& files, std::string folder, const Manifest& manifest);
+  /// What a rank wrote. Without hashes where it has none, or they are not wanted.
+  RankFile open(const SavedFile& saved, bool verify) const;
+  const WritePlan& plan() const { return plan_; }
+  /// Those of the hf form; null in others.
+  const SharedFiles* shared() const { return shared_ ? &*shared_ : nullptr; }
+
+ private:
+  Files& files_;
+  std::string folder_;
+  const Manifest& manifest_;
+  WritePlan plan_;
+  std::optional<SharedFiles> shared_;
+};
 
 /// Reads them from a step's folder. Every byte is written exactly once; where something is missing
 /// or damaged, a FileError names the file, the tensor and the bytes, and the memory holds anything.

@@ -45,6 +45,32 @@ TEST_F(LocalFilesTest, WritesReadsRenamesAndRemoves) {
   EXPECT_GT(files_.free_bytes(folder_), 0U);
 }
 
+TEST_F(LocalFilesTest, RunsAreWrittenWhereTheyBelong) {
+  // Short ones through mapped pages, long ones by calls; beyond the end too, and from two writers.
+  for (const std::size_t length : {std::size_t{3}, std::size_t{5000}, std::size_t{100000}}) {
+    const std::string file = path(concat("runs-", length).c_str());
+    write_text(files_, file, "head");
+    const std::vector<std::byte> ones(length, std::byte{1});
+    const std::vector<std::byte> twos(length, std::byte{2});
+    const auto offset = [&](std::size_t run) { return 4 + run * length; };
+    for (const auto& [bytes, first] : {std::pair(&ones, 0U), std::pair(&twos, 1U)}) {
+      std::vector<FileRun> runs;
+      for (std::size_t run = first; run < 20; run += 2) runs.push_back({offset(run), *bytes});
+      const auto opened = files_.open_to_write(file);
+      opened->write_runs(runs);
+      opened->write_runs({});
+      opened->sync();
+    }
+    const std::string found = read_text(files_, file, 1U << 22);
+    ASSERT_EQ(found.size(), offset(20));
+    EXPECT_EQ(found.substr(0, 4), "head");
+    for (std::size_t run = 0; run < 20; ++run) {
+      EXPECT_EQ(found.substr(offset(run), length), std::string(length, run % 2 == 0 ? 1 : 2));
+    }
+  }
+  expect_error<FileError>([&] { files_.open_to_write(path("none")); }, {"none: cannot be opened"});
+}
+
 TEST_F(LocalFilesTest, NothingIsOverwritten) {
   write_text(files_, path("a"), "one");
   write_text(files_, path("b"), "two");

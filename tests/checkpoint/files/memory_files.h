@@ -56,6 +56,11 @@ class MemoryFiles : public checkpoint::Files {
     place = std::make_shared<Node>();
     return std::make_unique<Output>(*this, place, path);
   }
+  std::unique_ptr<checkpoint::OutputFile> open_to_write(const std::string& path) override {
+    const std::lock_guard lock(mutex_);
+    alive();
+    return std::make_unique<Output>(*this, node(path), path);
+  }
   std::unique_ptr<checkpoint::InputFile> open(const std::string& path) override {
     const std::lock_guard lock(mutex_);
     alive();
@@ -124,14 +129,11 @@ class MemoryFiles : public checkpoint::Files {
         : files_(files), node_(std::move(node)), path_(std::move(path)) {}
     void append(std::span<const std::byte> bytes) override {
       const std::lock_guard lock(files_.mutex_);
-      try {
-        files_.count("append " + path_);
-      } catch (...) {
-        if (files_.torn) bytes = bytes.first(bytes.size() / 2);
-        if (files_.torn) node_->bytes.insert(node_->bytes.end(), bytes.begin(), bytes.end());
-        throw;
-      }
-      node_->bytes.insert(node_->bytes.end(), bytes.begin(), bytes.end());
+      put(node_->bytes.size(), bytes);
+    }
+    void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
+      const std::lock_guard lock(files_.mutex_);
+      put(offset, bytes);
     }
     void sync() override {
       const std::lock_guard lock(files_.mutex_);
@@ -140,6 +142,22 @@ class MemoryFiles : public checkpoint::Files {
     }
 
    private:
+    void put(std::uint64_t offset, std::span<const std::byte> bytes) {
+      std::exception_ptr error;
+      try {
+        files_.count("write " + path_);
+      } catch (...) {
+        error = std::current_exception();
+        bytes = bytes.first(files_.torn ? bytes.size() / 2 : 0);
+      }
+      if (!bytes.empty()) {
+        node_->bytes.resize(std::max<std::size_t>(node_->bytes.size(), offset + bytes.size()));
+        std::copy(bytes.begin(), bytes.end(),
+                  node_->bytes.begin() + static_cast<std::ptrdiff_t>(offset));
+      }
+      if (error) std::rethrow_exception(error);
+    }
+
     MemoryFiles& files_;
     std::shared_ptr<Node> node_;
     std::string path_;

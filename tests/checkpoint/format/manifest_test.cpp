@@ -57,7 +57,7 @@ TEST(Manifest, RefusesWhatCannotBe) {
     expect_error<FileError>([&] { Manifest::parse("m", changed(what, by)); },
                             {"[checkpoint] m: ", reason});
   };
-  refused("intarsia.native", "other", "format is 'other', not 'intarsia.native'");
+  refused("intarsia.native", "other", "format is 'other', not 'intarsia.native' or 'intarsia.hf'");
   refused("\"version\":1", "\"version\":2", "version is 2, and this library reads 1");
   refused("\"step\":7", "\"step\":-7", "step is -7, less than 0");
   refused("\"world\":4", "\"world\":2", "'w' is laid out over [dp=2,tp=2], and 2 ranks saved");

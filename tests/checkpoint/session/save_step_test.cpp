@@ -44,9 +44,11 @@ void expect_all(const std::vector<std::exception_ptr>& thrown, const std::string
 
 std::vector<std::exception_ptr> save_all(MemoryFiles& files, std::span<const SavedTensor> tensors,
                                          std::int64_t world, std::int64_t step,
-                                         std::uint64_t version, const SaveOptions& options = {}) {
-  return run_ranks(world,
-                   [&](Ranks& ranks) { save(files, ranks, tensors, step, version, options); });
+                                         std::uint64_t version, const SaveOptions& options = {},
+                                         std::optional<std::uint64_t> hf_file_bytes = {}) {
+  return run_ranks(world, [&](Ranks& ranks) {
+    save(files, ranks, tensors, step, version, options, hf_file_bytes);
+  });
 }
 
 TEST(SaveStep, WhatIsSavedIsLoaded) {
@@ -72,7 +74,11 @@ TEST(SaveStep, IsLoadedInAnyOtherLayout) {
       tensors.back() = random.elsewhere(tensors.back(), world);
       elsewhere.push_back(random.elsewhere(tensors.back(), other));
     }
-    for (const auto& each : save_all(files, tensors, world, 0, 5)) ASSERT_EQ(text_of(each), "");
+    std::optional<std::uint64_t> hf_file_bytes;
+    if (random.pick(0, 1) == 0) hf_file_bytes = random.pick(1, 1000);
+    for (const auto& each : save_all(files, tensors, world, 0, 5, {}, hf_file_bytes)) {
+      ASSERT_EQ(text_of(each), "");
+    }
     for (const bool verify : {true, false}) {
       ASSERT_EQ(load_difference(files, "/root/step-00000000", elsewhere, other, 5,
                                 {.verify = verify, .first = random.pick(0, 6)}),
@@ -204,7 +210,7 @@ TEST(SaveStep, AnErrorOfOneRankIsTheErrorOfAll) {
   const auto tensors = small_state();
   save_all(files, tensors, 4, 3, 1);
   files.before = [](std::size_t, const std::string& operation) {
-    if (operation.starts_with("append") && operation.find("00002-of") != std::string::npos) {
+    if (operation.starts_with("write") && operation.find("00002-of") != std::string::npos) {
       fail<FileError>("checkpoint", "00002: No space left on device");
     }
   };
@@ -233,12 +239,16 @@ void expect_old_or_new(MemoryFiles& files, std::span<const SavedTensor> tensors,
   }
 }
 
+/// Whether a step is replaced, and the form.
+const std::vector<std::pair<bool, std::optional<std::uint64_t>>> kCases{
+    {false, {}}, {true, {}}, {false, 1000}, {true, 1000}};
+
 /// The machine goes down before each operation in turn, and forgets what was not synced, or not.
 TEST(SaveStep, ACrashAnywhereLeavesTheOldStepOrTheNew) {
-  const std::vector<SavedTensor> tensors{saved("w", "f32[7@a, 6]", "[a=2]"),
+  const std::vector<SavedTensor> tensors{saved("w", "f32[7, 6@a]", "[a=2]"),
                                          saved("big", "c128[300000]", "[a=2]")};
   std::size_t points = 0;
-  for (const bool replaces : {false, true}) {
+  for (const auto& [replaces, form] : kCases) {
     for (const bool forgets : {false, true}) {
       for (const bool torn : {false, true}) {
         for (std::size_t point = 0;; ++point, ++points) {
@@ -253,7 +263,7 @@ TEST(SaveStep, ACrashAnywhereLeavesTheOldStepOrTheNew) {
             throw Crash{};
           };
           const auto thrown =
-              save_all(files, tensors, 2, replaces ? 3 : 4, 2, {.replace = replaces});
+              save_all(files, tensors, 2, replaces ? 3 : 4, 2, {.replace = replaces}, form);
           files.restart(forgets);
           expect_old_or_new(
               files, tensors, replaces, !thrown[0] && !thrown[1],
@@ -272,9 +282,9 @@ TEST(SaveStep, ACrashAnywhereLeavesTheOldStepOrTheNew) {
 
 /// Each operation in turn fails, as on a full or broken disk, and the process goes on.
 TEST(SaveStep, AFailureAnywhereLeavesTheOldStepOrTheNew) {
-  const std::vector<SavedTensor> tensors{saved("w", "f32[7@a, 6]", "[a=2]"),
+  const std::vector<SavedTensor> tensors{saved("w", "f32[7, 6@a]", "[a=2]"),
                                          saved("big", "c128[300000]", "[a=2]")};
-  for (const bool replaces : {false, true}) {
+  for (const auto& [replaces, form] : kCases) {
     for (std::size_t point = 0;; ++point) {
       MemoryFiles files;
       save_all(files, tensors, 2, 3, 1);
@@ -286,7 +296,8 @@ TEST(SaveStep, AFailureAnywhereLeavesTheOldStepOrTheNew) {
         failed = operation;
         fail<FileError>("checkpoint", "disk: Input/output error");
       };
-      const auto thrown = save_all(files, tensors, 2, replaces ? 3 : 4, 2, {.replace = replaces});
+      const auto thrown =
+          save_all(files, tensors, 2, replaces ? 3 : 4, 2, {.replace = replaces}, form);
       const std::string where = concat("point ", point, ": ", failed);
       // Only leftovers may fail to be removed without a word.
       if (!failed.empty() && !failed.starts_with("remove /root/.")) {

@@ -31,6 +31,11 @@ void write_file(MemoryFiles& files, const std::string& name,
   for (const auto& each : tensors) file->append(piece_of(each, 0, 1));
 }
 
+/// An index that says in which file each tensor is.
+std::string index_text(const std::map<std::string, std::string>& file_of_tensor) {
+  return Json{{"metadata", Json::object()}, {"weight_map", file_of_tensor}}.dump();
+}
+
 const std::vector<SavedTensor> kFirst{saved("w", "bf16[7, 6]", "[]"), saved("s", "f32[]", "[]")};
 const std::vector<SavedTensor> kSecond{saved("v", "f32[300, 40]", "[]")};
 
@@ -39,10 +44,9 @@ TEST(HuggingFaceFolder, IsReadIntoAnyLayout) {
   write_file(files, "model-00001-of-00002.safetensors", kFirst);
   write_file(files, "model-00002-of-00002.safetensors", kSecond);
   write_text(files, "/root/model.safetensors.index.json",
-             hf_index_text({{"w", "model-00001-of-00002.safetensors"},
-                            {"s", "model-00001-of-00002.safetensors"},
-                            {"v", "model-00002-of-00002.safetensors"}},
-                           0));
+             index_text({{"w", "model-00001-of-00002.safetensors"},
+                         {"s", "model-00001-of-00002.safetensors"},
+                         {"v", "model-00002-of-00002.safetensors"}}));
   const Manifest manifest = read_hf_folder(files, "/root");
   ASSERT_EQ(manifest.tensors.size(), 3U);
   RandomStates random(5);
@@ -74,7 +78,7 @@ TEST(HuggingFaceFolder, WhatDoesNotFitIsNamed) {
   const auto index = [&](const std::map<std::string, std::string>& map) {
     const std::string path = "/root/model.safetensors.index.json";
     files.remove(path);
-    write_text(files, path, hf_index_text(map, 0));
+    write_text(files, path, index_text(map));
   };
   refused("/root: no model.safetensors.index.json, and no safetensors files");
   write_file(files, "a.safetensors", kFirst);
