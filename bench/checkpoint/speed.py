@@ -110,4 +110,5 @@ def main(folder, mebibytes, tensors, rounds):
         print(json.dumps(seconds), flush=True)
 
 
-main(sys.argv[1], *(int(word) for word in sys.argv[2:5]))
+if __name__ == "__main__":
+    main(sys.argv[1], *(int(word) for word in sys.argv[2:5]))

@@ -7,6 +7,10 @@
 //     checkpoint_faults flips FOLDER COUNT      bits flipped, blocks zeroed, files truncated,
 //                                               exchanged and removed, anywhere
 //     checkpoint_faults full FOLDER             saves on a small file system until it is full
+//     checkpoint_faults save FOLDER STEP VERSION     two ranks save or replace a step, in any
+//     store;
+//                                               exit code 3, and the error, if they cannot
+//     checkpoint_faults check FOLDER            which version each step there is
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +22,7 @@
 #include <random>
 
 #include "checkpoint/session/thread_ranks.h"
+#include "checkpoint/store/all_files.h"
 #include "checkpoint/test_state.h"
 
 namespace intarsia::testing {
@@ -104,15 +109,20 @@ class KillingFiles : public Files {
   std::atomic<std::int64_t> left_;
 };
 
+/// Two parts of each rank when it is uploaded.
+std::vector<SavedTensor> state_of_store() {
+  return {saved("w", "f32[7@a, 6]", "[a=2]"), saved("big", "f64[4700000]", "[a=2]"),
+          saved("few", "i64[1@a]", "[a=2]")};
+}
+
 std::vector<SavedTensor> state_of_world(std::int64_t world) {
   const std::string mesh = concat("[a=", world, "]");
   return {saved("w", "f32[7@a, 6]", mesh.c_str()), saved("big", "c128[300000]", mesh.c_str()),
           saved("few", "i64[1@a]", mesh.c_str())};
 }
 
-void save_in(Files& files, const std::string& root, std::int64_t world, std::int64_t step,
-             std::uint64_t version, bool replace) {
-  const auto tensors = state_of_world(world);
+void save_in(Files& files, const std::string& root, const std::vector<SavedTensor>& tensors,
+             std::int64_t world, std::int64_t step, std::uint64_t version, bool replace) {
   const auto thrown = checkpoint::run_ranks(world, [&](Ranks& ranks) {
     const HeldState held(tensors, ranks.rank(), version);
     const checkpoint::StepState state{
@@ -122,6 +132,11 @@ void save_in(Files& files, const std::string& root, std::int64_t world, std::int
   for (const auto& each : thrown) {
     if (each) std::rethrow_exception(each);
   }
+}
+
+void save_in(Files& files, const std::string& root, std::int64_t world, std::int64_t step,
+             std::uint64_t version, bool replace) {
+  save_in(files, root, state_of_world(world), world, step, version, replace);
 }
 
 /// Whether a step is this version of the state, in all its elements.
@@ -294,12 +309,36 @@ void fill(const std::string& folder) {
   if (failed == 0) wrong("no save failed");
 }
 
+int save_one(const std::string& root, std::int64_t step, std::uint64_t version) {
+  try {
+    save_in(checkpoint::all_files(), root, state_of_store(), 2, step, version, /*replace=*/true);
+    return 0;
+  } catch (const std::exception& error) {
+    std::cout << error.what() << '\n';
+    return 3;
+  }
+}
+
+/// Each step must be one version in all its elements, or refuse to be loaded.
+void check(const std::string& root) {
+  Files& files = checkpoint::all_files();
+  for (const std::int64_t step : checkpoint::steps_in(files, root)) {
+    const std::string folder = checkpoint::join_path(root, checkpoint::step_name(step));
+    const auto manifest = checkpoint::read_manifest(files, folder);
+    const auto version = manifest.values.at("version").get<std::uint64_t>();
+    const std::string difference =
+        load_difference(files, folder, manifest, state_of_store(), 2, version);
+    if (!difference.empty()) wrong(concat("step ", step, ": ", difference));
+    std::cout << step << ' ' << version << '\n';
+  }
+}
+
 }  // namespace
 }  // namespace intarsia::testing
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::cerr << "checkpoint_faults kills|flips|full FOLDER [NUMBER]\n";
+    std::cerr << "checkpoint_faults kills|flips|full|save|check FOLDER [NUMBER [VERSION]]\n";
     return 2;
   }
   const std::string what = argv[1];
@@ -308,5 +347,16 @@ int main(int argc, char** argv) {
   if (what == "kills") intarsia::testing::kills(folder, number);
   if (what == "flips") intarsia::testing::flips(folder, static_cast<std::size_t>(number));
   if (what == "full") intarsia::testing::fill(folder);
+  if (what == "save" && argc > 4) {
+    return intarsia::testing::save_one(folder, number, std::stoul(argv[4]));
+  }
+  if (what == "check") {
+    try {
+      intarsia::testing::check(folder);
+    } catch (const intarsia::FileError& error) {
+      std::cout << error.what() << '\n';
+      return 3;
+    }
+  }
   return 0;
 }

@@ -23,7 +23,7 @@ ROOMS = {
     "world": ["transport", "guard", "collectives", "session"],
     "tensor": ["core", "move", "call", "local", "random", "formula", "dispatch", "api"],
     "parallel": ["optim", "model", "gradients", "replicate", "sharded", "tensor_parallel"],
-    "checkpoint": ["files", "format", "plan", "transfer", "session", "inspect", "state"],
+    "checkpoint": ["files", "store", "format", "plan", "transfer", "session", "inspect", "state"],
     "tools": ["common", "ckpt", "calibrate", "doctor", "ops", "plan"],
 }
 WITHOUT_TORCH = {"base", "layout", "plan"}

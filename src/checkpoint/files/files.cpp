@@ -15,6 +15,10 @@ void OutputFile::write_runs(std::span<const FileRun> runs) {
   for (const FileRun& run : runs) write_at(run.offset, run.bytes);
 }
 
+void Files::publish(const std::string& path, std::string_view, bool) {
+  fail<UnsupportedError>("checkpoint", path, ": files are published where nothing can be renamed");
+}
+
 std::string join_path(std::string_view folder, std::string_view name) {
   return folder.ends_with('/') ? concat(folder, name) : concat(folder, '/', name);
 }

@@ -28,6 +28,8 @@ class OutputFile {
   virtual void write_at(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
   /// Writes several runs, by ascending offsets.
   virtual void write_runs(std::span<const FileRun> runs);
+  /// How long it will be: a hint, before the first byte.
+  virtual void expect(std::uint64_t /*bytes*/) {}
   /// Returns when everything written would survive a crash of the machine.
   virtual void sync() = 0;
 };
@@ -65,6 +67,14 @@ class Files {
   virtual void sync_folder(const std::string& path) = 0;
   /// How many bytes may still be written there.
   virtual std::uint64_t free_bytes(const std::string& folder) = 0;
+  /// Gives up what was begun in a folder and is not yet to be seen there.
+  virtual void sweep(const std::string& /*folder*/) {}
+  /// Whether folders there can be renamed. Not so in object stores: what is written there stays
+  /// where it is, and a file that is published tells of it.
+  virtual bool renames(const std::string& /*path*/) { return true; }
+  /// Writes a small file in one step, so that readers see all of it or none. Not `replace`:
+  /// FileError where there is one. REQUIRES: not renames.
+  virtual void publish(const std::string& path, std::string_view text, bool replace);
 };
 
 /// The file systems of this machine.

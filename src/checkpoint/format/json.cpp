@@ -57,6 +57,10 @@ Field Field::item(std::size_t index) const {
 }
 
 void Field::only(std::initializer_list<std::string_view> names) const {
+  only(std::span(names.begin(), names.size()));
+}
+
+void Field::only(std::span<const std::string_view> names) const {
   for (const auto& [name, ignored] : object()) {
     if (std::find(names.begin(), names.end(), name) == names.end()) {
       refuse(concat("has an unknown '", name, "'"));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -25,6 +26,7 @@ struct Field {
   Field item(std::size_t index) const;
   /// The object's names are exactly these.
   void only(std::initializer_list<std::string_view> names) const;
+  void only(std::span<const std::string_view> names) const;
   std::int64_t integer(std::int64_t least = 0) const;
   const std::string& text() const;
   /// 16 hexadecimal digits.

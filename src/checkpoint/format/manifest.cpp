@@ -112,11 +112,13 @@ std::string tensor_lines(std::span<const SavedTensor> tensors) {
 
 std::string manifest_text(const std::string& tensor_lines, std::int64_t step, std::int64_t world,
                           std::span<const SavedFile> files, const Json& values,
-                          std::optional<std::uint64_t> hf_file_bytes) {
-  std::string out =
-      concat("{\"format\":\"", hf_file_bytes ? kHf : kNative, "\",\"version\":", kVersion,
-             ",\"step\":", step, ",\"world\":", world,
-             hf_file_bytes ? concat(",\"file_bytes\":", *hf_file_bytes) : "", ",\n", tensor_lines);
+                          std::optional<std::uint64_t> hf_file_bytes,
+                          const std::string& data_folder) {
+  std::string out = concat("{\"format\":\"", hf_file_bytes ? kHf : kNative,
+                           "\",\"version\":", kVersion, ",\"step\":", step, ",\"world\":", world,
+                           hf_file_bytes ? concat(",\"file_bytes\":", *hf_file_bytes) : "",
+                           data_folder.empty() ? "" : concat(",\"data\":\"", data_folder, '"'),
+                           ",\n", tensor_lines);
   append_rows(out, "files", files, [](const SavedFile& each) {
     return concat("{\"bytes\":", each.bytes, ",\"hashes\":\"", hash_to_text(each.hashes),
                   "\",\"rank\":", each.rank, '}');
@@ -132,7 +134,8 @@ std::map<std::string_view, std::size_t> Manifest::places() const {
 }
 
 std::string Manifest::to_text() const {
-  return manifest_text(tensor_lines(tensors), step, world, files, values, hf_file_bytes);
+  return manifest_text(tensor_lines(tensors), step, world, files, values, hf_file_bytes,
+                       data_folder);
 }
 
 Manifest Manifest::parse(std::string_view file, std::string_view text) {
@@ -152,13 +155,19 @@ Manifest Manifest::parse(std::string_view file, std::string_view text) {
                           "; use a newer one"));
   }
   Manifest out;
+  std::vector<std::string_view> names{"format",  "version", "step",   "world",
+                                      "tensors", "files",   "values", "hash"};
   if (format.text() == kHf) {
     out.hf_file_bytes = static_cast<std::uint64_t>(fields.at("file_bytes").integer(1));
-    fields.only(
-        {"format", "version", "step", "world", "file_bytes", "tensors", "files", "values", "hash"});
-  } else {
-    fields.only({"format", "version", "step", "world", "tensors", "files", "values", "hash"});
+    names.emplace_back("file_bytes");
   }
+  if (json.contains("data")) {
+    const Field data = fields.at("data");
+    static_cast<void>(data.hash());
+    out.data_folder = data.text();
+    names.emplace_back("data");
+  }
+  fields.only(names);
   out.step = fields.at("step").integer();
   out.world = fields.at("world").integer(1);
   const Field tensors = fields.at("tensors");

@@ -44,6 +44,9 @@ struct Manifest {
   /// The form of the files. Unset, native: each rank wrote a file of its own. Set, hf: ranks wrote
   /// together into files as Hugging Face has them, of so many bytes at most (see SharedFiles).
   std::optional<std::uint64_t> hf_file_bytes = {};
+  /// The folder with the files, below that of the step: in object stores, where several saves of a
+  /// step may have left files. Empty: beside the manifest.
+  std::string data_folder = {};
   /// What the files are called where that does not follow from their ranks, as in folders of
   /// Hugging Face; those have no hashes. Not in the text.
   std::vector<std::string> file_names = {};
@@ -63,7 +66,8 @@ std::string tensor_lines(std::span<const SavedTensor> tensors);
 /// What `Manifest::to_text` gives, where these lines are made already.
 std::string manifest_text(const std::string& tensor_lines, std::int64_t step, std::int64_t world,
                           std::span<const SavedFile> files, const Json& values,
-                          std::optional<std::uint64_t> hf_file_bytes);
+                          std::optional<std::uint64_t> hf_file_bytes,
+                          const std::string& data_folder);
 
 /// A number with zeros before it, so that names stand in the order of their numbers.
 std::string padded(std::int64_t number, std::size_t digits);

@@ -25,6 +25,10 @@ std::string without_last_slashes(std::string path) {
 NewFolder::NewFolder(Files& files, std::string target)
     : files_(files), target_(without_last_slashes(std::move(target))) {
   if (files_.exists(target_)) fail<FileError>("checkpoint", target_, ": is there already");
+  if (!files_.renames(target_)) {
+    path_ = target_;
+    return;
+  }
   const auto [above, name] = split(target_);
   path_ = join_path(above, concat('.', name, ".unfinished"));
   if (files_.exists(path_)) files_.remove(path_);
@@ -40,6 +44,10 @@ NewFolder::~NewFolder() {
 }
 
 void NewFolder::commit() {
+  if (path_ == target_) {
+    committed_ = true;
+    return;
+  }
   files_.sync_folder(path_);
   files_.rename(path_, target_);
   committed_ = true;

@@ -1,4 +1,5 @@
-// NewFolder: a folder that is complete or not there, written by one process.
+// NewFolder: a folder that is complete or not there, written by one process. In object stores,
+// which cannot rename, it is there from its first file on.
 #pragma once
 
 #include <string>

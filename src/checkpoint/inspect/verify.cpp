@@ -35,9 +35,12 @@ class Verify {
     }
     if (step.shared()) check_shared(*step.shared(), known);
     check_writers(step.plan());
-    for (const std::string& name : files_.list(folder_)) {
-      if (!known.contains(name))
-        wrong_.push_back(concat(join_path(folder_, name), ": no part of it"));
+    known.insert(manifest_.data_folder);
+    for (const std::string& folder : std::set<std::string>{folder_, step.folder()}) {
+      for (const std::string& name : files_.list(folder)) {
+        if (known.contains(name)) continue;
+        wrong_.push_back(concat(join_path(folder, name), ": no part of it"));
+      }
     }
     return wrong_;
   }

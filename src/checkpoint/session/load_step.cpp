@@ -26,7 +26,11 @@ std::optional<std::int64_t> step_of(const std::string& name) {
 std::vector<std::int64_t> steps_in(Files& files, const std::string& root) {
   std::vector<std::int64_t> out;
   for (const std::string& name : files.list(root)) {
-    if (const auto step = step_of(name)) out.push_back(*step);
+    const auto step = step_of(name);
+    if (!step) continue;
+    const bool is_complete =
+        files.renames(root) || files.exists(join_path(join_path(root, name), kManifestName));
+    if (is_complete) out.push_back(*step);
   }
   std::sort(out.begin(), out.end());
   return out;

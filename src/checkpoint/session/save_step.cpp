@@ -8,6 +8,7 @@
 #include "checkpoint/format/hashes.h"
 #include "checkpoint/format/hugging_face.h"
 #include "checkpoint/session/agree.h"
+#include "checkpoint/session/load_step.h"
 #include "checkpoint/transfer/shared_files.h"
 #include "intarsia/error.h"
 
@@ -88,10 +89,12 @@ class Save {
       }
     }
     compare_replicas(said);
-    if (!files_.exists(root_)) {
+    const bool renames = files_.renames(root_);
+    if (renames && !files_.exists(root_)) {
       fail<FileError>(kWhere, root_, ": no such folder; make it first");
     }
-    if (!options_.replace && files_.exists(target_)) {
+    const bool is_there = files_.exists(renames ? target_ : join_path(target_, kManifestName));
+    if (!options_.replace && is_there) {
       fail<ValueError>(kWhere, target_, " is there already; pass `replace` to replace it");
     }
     std::uint64_t bytes = kRoom;
@@ -100,10 +103,13 @@ class Save {
       fail<FileError>(kWhere, root_, ": ", bytes, " bytes are needed, and ", free, " are free");
     }
     const std::string nonce = hash_to_text(random_number());
-    const std::string name = concat('.', step_name(step_), ".saving-", nonce);
+    const std::string name = renames ? concat('.', step_name(step_), ".saving-", nonce)
+                                     : concat(step_name(step_), '/', nonce);
     made_ = join_path(root_, name);
     files_.make_folder(*made_);
-    files_.create(join_path(*made_, kNonceName))->append(std::as_bytes(std::span(nonce)));
+    const auto file = files_.create(join_path(*made_, kNonceName));
+    file->append(std::as_bytes(std::span(nonce)));
+    if (!renames) file->sync();  // which puts it there
     if (shared_) make_shared_files();
     return {{"folder", name}, {"nonce", nonce}};
   }
@@ -122,12 +128,7 @@ class Save {
   /// Every rank, before its first byte: that it sees the folder that rank 0 made.
   void look(const std::string& nonce) const {
     const std::string path = join_path(folder_, kNonceName);
-    std::string found;
-    try {
-      found = read_text(files_, path, nonce.size());
-    } catch (const FileError&) {
-    }
-    if (found != nonce) {
+    if (!files_.exists(path) || read_text(files_, path, nonce.size()) != nonce) {
       fail<FileError>(kWhere, "on ", ranks_.host(), " ", root_,
                       " is not the folder that rank 0 sees; save where all ranks see the same");
     }
@@ -166,7 +167,7 @@ class Save {
                            ranks_.rank(), ranks_.size());
   }
 
-  /// Rank 0: all is written; the manifest and one rename make it a checkpoint.
+  /// Rank 0: all is written; the manifest makes it a checkpoint, with one rename where that can be.
   Json commit(const std::vector<Json>& said) {
     std::vector<SavedFile> files;
     for (std::size_t rank = 0; rank < said.size(); ++rank) {
@@ -177,9 +178,17 @@ class Save {
                        file.at("hashes").hash()});
     }
     files_.remove(join_path(folder_, kNonceName));
-    write_text(files_, join_path(folder_, kManifestName),
-               manifest_text(tensor_lines_, step_, ranks_.size(), files, local_->state().values,
-                             local_->state().hf_file_bytes));
+    const bool renames = files_.renames(root_);
+    const std::string text = manifest_text(tensor_lines_, step_, ranks_.size(), files,
+                                           local_->state().values, local_->state().hf_file_bytes,
+                                           renames ? "" : folder_.substr(target_.size() + 1));
+    renames ? rename_to_target(text) : publish_in_target(text);
+    clean_up();
+    return nullptr;
+  }
+
+  void rename_to_target(const std::string& manifest) {
+    write_text(files_, join_path(folder_, kManifestName), manifest);
     files_.sync_folder(folder_);
     const bool replaces = options_.replace && files_.exists(target_);
     replaces ? files_.exchange(folder_, target_) : files_.rename(folder_, target_);
@@ -187,8 +196,19 @@ class Save {
     files_.sync_folder(root_);
     // Not before: a crash could bring the old names back.
     if (replaces) made_ = old;
-    clean_up();
-    return nullptr;
+  }
+
+  void publish_in_target(const std::string& manifest) {
+    const std::string path = join_path(target_, kManifestName);
+    std::optional<std::string> old;  // the files of the step that is replaced
+    if (options_.replace && files_.exists(path)) {
+      try {
+        old = join_path(target_, read_manifest(files_, target_).data_folder);
+      } catch (const FileError&) {  // NOLINT(bugprone-empty-catch): damaged; swept later
+      }
+    }
+    files_.publish(path, manifest, options_.replace);
+    made_ = old;
   }
 
   /// Rank 0: removes what it made and nobody will read. What cannot be removed now is swept later.

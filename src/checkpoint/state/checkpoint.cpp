@@ -11,6 +11,7 @@
 #include "checkpoint/session/load_step.h"
 #include "checkpoint/session/save_step.h"
 #include "checkpoint/state/tensor_state.h"
+#include "checkpoint/store/all_files.h"
 #include "checkpoint/transfer/hugging_face_folder.h"
 #include "checkpoint/transfer/read_parts.h"
 #include "intarsia/error.h"
@@ -23,9 +24,9 @@
 namespace intarsia {
 namespace {
 
+using checkpoint::all_files;
 using checkpoint::for_each_rank;
 using checkpoint::Json;
-using checkpoint::local_files;
 using checkpoint::Manifest;
 using checkpoint::memory_of;
 using checkpoint::piece_of;
@@ -55,7 +56,7 @@ CheckpointContents contents_of(const Manifest& manifest) {
 
 /// The newest step, older than `before` if that is set.
 std::int64_t newest_step(const std::string& folder, std::optional<std::int64_t> before = {}) {
-  auto steps = checkpoint::steps_in(local_files(), folder);
+  auto steps = checkpoint::steps_in(all_files(), folder);
   while (before && !steps.empty() && steps.back() >= *before) steps.pop_back();
   if (steps.empty()) {
     fail<FileError>(kLoad, folder, ": there are no checkpoints",
@@ -94,8 +95,8 @@ class Find {
   template <class Look>
   void read(const Look& look) {
     together([&] {
-      path_ = checkpoint::folder_of_step(local_files(), folder_, step_);
-      manifest_ = checkpoint::read_manifest(local_files(), path_);
+      path_ = checkpoint::folder_of_step(all_files(), folder_, step_);
+      manifest_ = checkpoint::read_manifest(all_files(), path_);
       look(manifest_);
     });
   }
@@ -214,7 +215,7 @@ void read_pieces(const std::string& folder, const Manifest& manifest, const Worl
         boxes(type.layout, type.shape, *type.layout.mesh().coordinate_of(rank));
     wanted.push_back({places.at(name), checkpoint::part_of(boxes_here), memory_of(into)});
   }
-  checkpoint::read_parts(local_files(), folder, manifest, wanted,
+  checkpoint::read_parts(all_files(), folder, manifest, wanted,
                          {.verify = verify, .first = rank % manifest.world});
   for (auto& [piece, read] : beside) piece.copy_(read);
 }
@@ -254,19 +255,19 @@ void save_checkpoint(World& world, const std::string& folder, std::int64_t step,
           .values = checkpoint::values_json(kSave, values),
           .hf_file_bytes = checkpoint::hf_file_bytes(kSave, options.form, options.hf_file_bytes)};
     };
-    checkpoint::save_step(local_files(), ranks, folder, step, make,
+    checkpoint::save_step(all_files(), ranks, folder, step, make,
                           {.replace = options.replace, .check_replicas = options.check_replicas});
   });
 }
 
 std::vector<std::int64_t> checkpoint_steps(const std::string& folder) {
-  return checkpoint::steps_in(local_files(), folder);
+  return checkpoint::steps_in(all_files(), folder);
 }
 
 CheckpointContents read_checkpoint(const std::string& folder, std::optional<std::int64_t> step) {
   if (!step) step = newest_step(folder);
   return contents_of(checkpoint::read_manifest(
-      local_files(), checkpoint::folder_of_step(local_files(), folder, *step)));
+      all_files(), checkpoint::folder_of_step(all_files(), folder, *step)));
 }
 
 bool any_checkpoint(World& world, const std::string& folder) {
@@ -275,7 +276,7 @@ bool any_checkpoint(World& world, const std::string& folder) {
     const bool any = checkpoint::agree(
         ranks, [] { return Json(); },
         [&](const std::vector<Json>&) {
-          return local_files().exists(folder) && !checkpoint_steps(folder).empty();
+          return all_files().exists(folder) && !checkpoint_steps(folder).empty();
         },
         [] { return std::string(); });
     if (ranks.rank() == world.hosted()[0]) out = any;
@@ -319,7 +320,7 @@ CheckpointContents load_hugging_face(World& world, const std::string& folder,
     Find find(ranks, folder);
     Manifest manifest;
     find.together([&] {
-      manifest = checkpoint::read_hf_folder(local_files(), folder);
+      manifest = checkpoint::read_hf_folder(all_files(), folder);
       check_fit(world, folder, contents_of(manifest), tensors, options);
     });
     find.together(
@@ -331,7 +332,7 @@ CheckpointContents load_hugging_face(World& world, const std::string& folder,
 }
 
 CheckpointContents read_hugging_face(const std::string& folder) {
-  return contents_of(checkpoint::read_hf_folder(local_files(), folder));
+  return contents_of(checkpoint::read_hf_folder(all_files(), folder));
 }
 
 }  // namespace intarsia

@@ -10,6 +10,7 @@
 #include "checkpoint/session/retention.h"
 #include "checkpoint/session/save_step.h"
 #include "checkpoint/state/tensor_state.h"
+#include "checkpoint/store/all_files.h"
 #include "intarsia/checkpoint_manager.h"
 #include "intarsia/collectives.h"
 #include "intarsia/error.h"
@@ -18,7 +19,7 @@
 namespace intarsia {
 namespace {
 
-using checkpoint::local_files;
+using checkpoint::all_files;
 using checkpoint::LocalStep;
 
 constexpr std::string_view kWhere = "CheckpointManager";
@@ -240,7 +241,7 @@ class CheckpointManager::Impl {
         if (job.error) std::rethrow_exception(job.error);
         return std::move(*job.step);
       };
-      checkpoint::save_local_step(local_files(), ranks, folder_, step, make, save_options_);
+      checkpoint::save_local_step(all_files(), ranks, folder_, step, make, save_options_);
     });
     add(&CheckpointTimes::writing, watch);
     if (hosts_first()) remove_old();
@@ -250,8 +251,8 @@ class CheckpointManager::Impl {
   void remove_old() {
     const Stopwatch watch;
     try {
-      if (!std::exchange(is_swept_, true)) checkpoint::remove_unfinished(local_files(), folder_);
-      if (options_.keep > 0) checkpoint::remove_old_steps(local_files(), folder_, options_.keep);
+      if (!std::exchange(is_swept_, true)) checkpoint::remove_unfinished(all_files(), folder_);
+      if (options_.keep > 0) checkpoint::remove_old_steps(all_files(), folder_, options_.keep);
     } catch (const FileError& error) {
       std::fprintf(stderr, "%s; old steps stay\n", error.what());
     }

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "base/text.h"
+#include "checkpoint/store/all_files.h"
 #include "intarsia/error.h"
 #include "intarsia/tensor.h"
 #include "tensor/core/impl.h"
@@ -105,6 +106,7 @@ std::optional<std::uint64_t> hf_file_bytes(std::string_view where, CheckpointFor
 }
 
 void try_make_folders(const std::string& folder) {
+  if (is_in_store(folder)) return;
   std::error_code ignored;
   std::filesystem::create_directories(folder, ignored);
 }

@@ -31,6 +31,7 @@ template <class Fill>
 SavedFile write_file(Files& files, const std::string& folder, OutputFile& file,
                      const RankFilePlan& plan, std::int64_t rank, std::int64_t world,
                      const Fill& fill) {
+  file.expect(plan.bytes);
   ChunkWriter writer(file);
   writer.add(std::as_bytes(std::span(plan.header)));
   fill(writer);

@@ -150,6 +150,7 @@ void read_from(const StepFiles& files, const std::string& folder, const Manifest
 
 StepFiles::StepFiles(Files& files, std::string folder, const Manifest& manifest)
     : files_(files), folder_(std::move(folder)), manifest_(manifest), plan_(manifest.tensors) {
+  if (!manifest.data_folder.empty()) folder_ = join_path(folder_, manifest.data_folder);
   if (manifest.hf_file_bytes) shared_.emplace(manifest.tensors, *manifest.hf_file_bytes);
 }
 

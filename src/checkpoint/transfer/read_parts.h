@@ -39,6 +39,8 @@ class StepFiles {
   /// What a rank wrote. Without hashes where it has none, or they are not wanted.
   RankFile open(const SavedFile& saved, bool verify) const;
   const WritePlan& plan() const { return plan_; }
+  /// Where the files are.
+  const std::string& folder() const { return folder_; }
   /// Those of the hf form; null in others.
   const SharedFiles* shared() const { return shared_ ? &*shared_ : nullptr; }
 

@@ -10,6 +10,7 @@
 #include "checkpoint/inspect/import_dcp.h"
 #include "checkpoint/inspect/verify.h"
 #include "checkpoint/session/load_step.h"
+#include "checkpoint/store/all_files.h"
 #include "intarsia/error.h"
 #include "tools/ckpt/opened.h"
 #include "tools/ckpt/reports.h"
@@ -18,8 +19,8 @@
 namespace intarsia::tools {
 namespace {
 
+using checkpoint::all_files;
 using checkpoint::Json;
-using checkpoint::local_files;
 using checkpoint::Opened;
 
 constexpr int kNotEqual = 1;
@@ -86,15 +87,15 @@ int show(const Arguments& a) {
 std::vector<std::string> folders_of(const Arguments& a) {
   std::vector<std::string> out;
   if (!a.all) {
-    checkpoint::Files& files = local_files();
+    checkpoint::Files& files = all_files();
     const bool is_step = files.exists(checkpoint::join_path(a.folder, checkpoint::kManifestName));
     if (is_step && !a.step) return {a.folder};
     const auto steps = checkpoint::steps_in(files, a.folder);
     if (steps.empty()) fail<FileError>("ckpt", a.folder, ": no steps");
     return {checkpoint::folder_of_step(files, a.folder, a.step.value_or(steps.back()))};
   }
-  for (const std::int64_t step : checkpoint::steps_in(local_files(), a.folder)) {
-    out.push_back(checkpoint::folder_of_step(local_files(), a.folder, step));
+  for (const std::int64_t step : checkpoint::steps_in(all_files(), a.folder)) {
+    out.push_back(checkpoint::folder_of_step(all_files(), a.folder, step));
   }
   return out;
 }
@@ -105,7 +106,7 @@ int verify(const Arguments& a) {
   bool is_good = true;
   for (const std::string& folder : folders_of(a)) {
     ProgressBar bar("verifying");
-    const auto wrong = checkpoint::verify_step(local_files(), folder, std::ref(bar));
+    const auto wrong = checkpoint::verify_step(all_files(), folder, std::ref(bar));
     report.push_back({{"folder", folder}, {"wrong", wrong}});
     is_good = is_good && wrong.empty();
     if (wrong.empty()) text += concat(folder, ": all bytes are as they were written\n");
@@ -118,13 +119,13 @@ int verify(const Arguments& a) {
 int diff(const Arguments& a) {
   const Opened first = open_checkpoint(a.folder, std::nullopt);
   const Opened second = open_checkpoint(a.other, std::nullopt);
-  const Json report = diff_report(checkpoint::diff_checkpoints(local_files(), first, second));
+  const Json report = diff_report(checkpoint::diff_checkpoints(all_files(), first, second));
   print(a.json, report, diff_text(report));
   return report.empty() ? 0 : kNotEqual;
 }
 
 void make_folder(const std::string& path) {
-  if (!local_files().exists(path)) local_files().make_folder(path);
+  if (!all_files().exists(path)) all_files().make_folder(path);
 }
 
 int export_it(const Arguments& a) {
@@ -136,14 +137,14 @@ int export_it(const Arguments& a) {
   options.file_bytes = static_cast<std::uint64_t>(read_bytes("--file-bytes", a.file_bytes));
   const Opened from = open_checkpoint(a.folder, a.step);
   ProgressBar bar("exporting");
-  checkpoint::export_hf(local_files(), from.folder, from.manifest, a.other, options, std::ref(bar));
+  checkpoint::export_hf(all_files(), from.folder, from.manifest, a.other, options, std::ref(bar));
   return 0;
 }
 
 int import_it(const Arguments& a) {
   ProgressBar bar("importing");
   make_folder(a.other);
-  checkpoint::import_dcp(local_files(), a.folder, a.other, a.step.value_or(0), !a.tensors_only,
+  checkpoint::import_dcp(all_files(), a.folder, a.other, a.step.value_or(0), !a.tensors_only,
                          std::ref(bar));
   return 0;
 }

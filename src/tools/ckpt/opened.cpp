@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "checkpoint/files/files.h"
 #include "checkpoint/session/load_step.h"
+#include "checkpoint/store/all_files.h"
 #include "checkpoint/transfer/hugging_face_folder.h"
 #include "intarsia/error.h"
 
@@ -16,7 +17,7 @@ using checkpoint::join_path;
 using checkpoint::Opened;
 
 Opened open_checkpoint(const std::string& path, std::optional<std::int64_t> step) {
-  Files& files = checkpoint::local_files();
+  Files& files = checkpoint::all_files();
   if (!files.exists(path)) fail<FileError>("ckpt", path, ": no such folder");
   if (!step && files.exists(join_path(path, checkpoint::kManifestName))) {
     return {path, checkpoint::read_manifest(files, path)};

@@ -8,6 +8,7 @@
 #include "checkpoint/format/stored_dtype.h"
 #include "checkpoint/plan/write_plan.h"
 #include "checkpoint/session/load_step.h"
+#include "checkpoint/store/all_files.h"
 #include "intarsia/error.h"
 #include "intarsia/pattern.h"
 #include "tools/ckpt/opened.h"
@@ -62,7 +63,7 @@ Json writers_of(const checkpoint::WritePlan& plan, std::size_t tensor, const Ten
 }  // namespace
 
 Json list_report(const std::string& folder) {
-  checkpoint::Files& files = checkpoint::local_files();
+  checkpoint::Files& files = checkpoint::all_files();
   Json out = Json::array();
   for (const std::int64_t step : checkpoint::steps_in(files, folder)) {
     Json row{{"step", step}};
