@@ -95,6 +95,12 @@ struct LoadCheckpointOptions {
   /// Tensors of another floating point dtype get the values, converted. Otherwise they are an
   /// error, as are always integers and numbers of 8 bits: those mean nothing without their scales.
   bool convert = false;
+  /// How saved tensors become these, as a JSON list of rules: renamed, joined, split, stacked,
+  /// transposed. docs/checkpoints.md shows them. Empty: they go by their own names.
+  std::string names = {};
+  /// Only tensors whose names fit one of these patterns (pattern.h) are loaded, and the others of
+  /// both sides left out. Empty: all.
+  std::vector<std::string> only = {};
   /// A step that is damaged or cannot be read is told on stderr, and the next older one is taken.
   bool fall_back = false;
 };
@@ -112,11 +118,15 @@ CheckpointContents load_checkpoint(World& world, const std::string& folder,
 
 /// Gives tensors the values of a folder of Hugging Face: `model.safetensors`, or several files with
 /// `model.safetensors.index.json`. Each rank reads what it needs, straight into its pieces. Errors
-/// are those of load_checkpoint. There are neither steps nor hashes: of the options it takes
-/// `strict` and `convert`. COLLECTIVE: all ranks of the world.
+/// are those of load_checkpoint. There are neither steps nor hashes, so that `step`,
+/// `verify` and `fall_back` mean nothing. COLLECTIVE: all ranks of the world.
 CheckpointContents load_hugging_face(World& world, const std::string& folder,
                                      const NamedTensors& tensors,
                                      const LoadCheckpointOptions& options = {});
+
+/// What tensors there are when rules have made them of those of a checkpoint. ValueError where a
+/// rule does not fit them, FileError where it is none.
+CheckpointContents with_names(const CheckpointContents& contents, const std::string& names);
 
 /// What such a folder holds. Communicates nothing.
 CheckpointContents read_hugging_face(const std::string& folder);

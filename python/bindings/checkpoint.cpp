@@ -85,23 +85,33 @@ void bind_checkpoint(py::module_& m) {
   m.def(
       "load_checkpoint",
       [](World& world, const std::string& folder, const NamedTensors& tensors,
-         std::optional<std::int64_t> step, bool verify, bool strict, bool convert) {
-        return load_checkpoint(
-            world, folder, tensors,
-            {.step = step, .verify = verify, .strict = strict, .convert = convert});
+         std::optional<std::int64_t> step, bool verify, bool strict, bool convert,
+         const std::string& names, const std::vector<std::string>& only) {
+        return load_checkpoint(world, folder, tensors,
+                               {.step = step,
+                                .verify = verify,
+                                .strict = strict,
+                                .convert = convert,
+                                .names = names,
+                                .only = only});
       },
       "world"_a, "folder"_a, "tensors"_a, "step"_a = py::none(), "verify"_a = true,
-      "strict"_a = true, "convert"_a = false, WithoutGil());
+      "strict"_a = true, "convert"_a = false, "names"_a = "", "only"_a = std::vector<std::string>(),
+      WithoutGil());
+  m.def("with_names", &with_names, "contents"_a, "names"_a);
   m.def("any_checkpoint", &any_checkpoint, "world"_a, "folder"_a, WithoutGil());
   m.def("find_checkpoint", &find_checkpoint, "world"_a, "folder"_a, "step"_a = py::none(),
         "before"_a = py::none(), "fall_back"_a = false, WithoutGil());
   m.def(
       "load_hugging_face",
       [](World& world, const std::string& folder, const NamedTensors& tensors, bool strict,
-         bool convert) {
-        return load_hugging_face(world, folder, tensors, {.strict = strict, .convert = convert});
+         bool convert, const std::string& names, const std::vector<std::string>& only) {
+        return load_hugging_face(
+            world, folder, tensors,
+            {.strict = strict, .convert = convert, .names = names, .only = only});
       },
-      "world"_a, "folder"_a, "tensors"_a, "strict"_a = true, "convert"_a = false, WithoutGil());
+      "world"_a, "folder"_a, "tensors"_a, "strict"_a = true, "convert"_a = false, "names"_a = "",
+      "only"_a = std::vector<std::string>(), WithoutGil());
   m.def("read_hugging_face", &read_hugging_face, "folder"_a, WithoutGil());
   m.def("read_checkpoint", &read_checkpoint, "folder"_a, "step"_a = py::none(), WithoutGil());
   m.def("checkpoint_steps", &checkpoint_steps, "folder"_a, WithoutGil());

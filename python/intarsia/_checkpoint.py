@@ -20,6 +20,7 @@ from ._world import world as default_world
 
 Path = str | os.PathLike
 Form = Literal["native", "hf"]
+Names = Iterable[Mapping[str, Any]] | None
 _SAVE, _LOAD = "save_checkpoint", "load_checkpoint"
 
 
@@ -110,6 +111,8 @@ def load_checkpoint(
     strict: bool = True,
     convert: bool = False,
     fall_back: bool = False,
+    names: Names = None,
+    only: Iterable[str] = (),
 ) -> LoadedCheckpoint:
     """Gives modules, optimizers and tensors the values of a step, by default the newest: each rank reads what it needs,
     straight into its pieces. Meshes and layouts need not be those of the run that saved.
@@ -118,13 +121,16 @@ def load_checkpoint(
     are made, laid out as its parameters are. Before any tensor changes, a ValueError lists all that the step lacks, what
     nobody asks for (not `strict`: left out), and what has other sizes or another dtype (`convert`: values are converted).
     `verify`: what is read is compared with its hashes. `fall_back`: a step that is damaged or cannot be read is told on
-    stderr, and the next older one is taken. COLLECTIVE: all ranks of the world.
+    stderr, and the next older one is taken. `names`: rules by which saved tensors become those of the state: renamed, joined,
+    split, stacked, transposed (docs/checkpoints.md). `only`: patterns; of modules and tensors only what fits one is loaded.
+    COLLECTIVE: all ranks of the world.
     """
-    ranks, path, before = world or default_world(), os.fspath(folder), None
+    ranks, path, before, rules, only = world or default_world(), os.fspath(folder), None, _rules(names), _patterns(only)
+    _check_only(state, only)
     while True:
         contents = _C.find_checkpoint(ranks, path, step, before, fall_back)
         try:
-            return _load(ranks, path, state, contents, verify, strict, convert)
+            return _load(ranks, path, state, contents, verify, strict, convert, rules, only)
         except _C.FileError as error:
             if not fall_back:
                 raise
@@ -141,17 +147,18 @@ def _load(
     verify: bool,
     strict: bool,
     convert: bool,
+    rules: str,
+    only: list[str],
 ) -> LoadedCheckpoint:
     step = contents.step
-    collected = _Collected(_LOAD, contents)
+    collected = _Collected(_LOAD, _C.with_names(contents, rules) if rules else contents)
     missing = [key for key, value in state.items() if not collected.has_saved(str(key), value)]
     if missing:
         raise ValueError(f"[{_LOAD}] step {step} has nothing under {', '.join(map(repr, missing))}; nothing was changed")
     kinds = {key: _kind_of(value, state) for key, value in state.items()}
     finish = [kinds[key].load(collected, str(key), value) for key, value in state.items()]
-    _C.load_checkpoint(
-        ranks, path, [(name, _ours(tensor)) for name, tensor in collected.tensors.items()], step, verify, strict, convert
-    )
+    tensors = [(name, _ours(tensor)) for name, tensor in collected.tensors.items()]
+    _C.load_checkpoint(ranks, path, tensors, step, verify, strict, convert, rules, only)
     _note_written(collected.tensors.values())
     for each in finish:
         each()
@@ -167,24 +174,42 @@ def load_hugging_face(
     world: _C.World | None = None,
     strict: bool = True,
     convert: bool = False,
+    names: Names = None,
+    only: Iterable[str] = (),
 ) -> None:
     """Gives a module, laid out or plain, the values of a folder of Hugging Face: `model.safetensors`, or several files with
     `model.safetensors.index.json`. Each rank reads what it needs, straight into its pieces, so that the module is best made
     without values, by `build_sharded` or on all ranks alike.
 
-    Names are those of the module's state dict. Of a tensor with several names one is enough. `strict` and `convert` as for
-    load_checkpoint. COLLECTIVE: all ranks of the world.
+    Names are those of the module's state dict. Of a tensor with several names one is enough. `strict`, `convert`, `names`
+    and `only` as for load_checkpoint. COLLECTIVE: all ranks of the world.
     """
-    ranks, path = world or default_world(), os.fspath(folder)
+    ranks, path, rules = world or default_world(), os.fspath(folder), _rules(names)
     tensors = {name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
     try:
-        there = _C.read_hugging_face(path).tensors
-    except _C.FileError:  # all ranks are told below
+        contents = _C.read_hugging_face(path)
+        there = (_C.with_names(contents, rules) if rules else contents).tensors
+    except (_C.FileError, ValueError):  # all ranks are told below
         there = {}
     loaded = {id(value) for name, value in tensors.items() if name in there}
     wanted = {name: value for name, value in tensors.items() if name in there or id(value) not in loaded}
-    _C.load_hugging_face(ranks, path, [(name, _ours(value)) for name, value in wanted.items()], strict, convert)
+    laid_out = [(name, _ours(value)) for name, value in wanted.items()]
+    _C.load_hugging_face(ranks, path, laid_out, strict, convert, rules, _patterns(only))
     _note_written(wanted.values())
+
+
+def _rules(names: Names) -> str:
+    return json.dumps(list(names)) if names else ""
+
+
+def _patterns(only: Iterable[str]) -> list[str]:
+    return [only] if isinstance(only, str) else list(only)
+
+
+def _check_only(state: Mapping[str, Any], only: list[str]) -> None:
+    others = [key for key, value in state.items() if not isinstance(value, nn.Module | Tensor)]
+    if only and others:
+        raise ValueError(f"[{_LOAD}] `only` is for modules and tensors; leave out {', '.join(map(repr, others))}")
 
 
 def _note_written(tensors: Iterable[Tensor]) -> None:

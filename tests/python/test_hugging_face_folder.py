@@ -159,5 +159,84 @@ def test_transformers_loads_what_ranks_have_written_together():
     refuses(ValueError, "form is 'safetensors'; it is 'native' or 'hf'", lambda: it.save_checkpoint("x", 1, {}, form="safetensors"))
 
 
+RULES = [
+    {"from": ["layers.*.q.weight", "layers.*.k.weight", "layers.*.v.weight"], "to": "blocks.*.qkv.weight", "sizes": [4, 1, 1]},
+    {"from": "layers.*.experts.#.weight", "to": "blocks.*.experts", "stack": 0},
+    {"from": "layers.*.gate_up", "to": ["blocks.*.gate", "blocks.*.up"], "dim": 1},
+    {"from": "layers.*.down", "to": "blocks.*.down", "order": [1, 0]},
+]
+
+
+class Fused(torch.nn.Module):
+    """What RULES make of other_model's tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(6)
+        self.blocks = torch.nn.ModuleList()
+        for _ in range(2):
+            block = torch.nn.Module()
+            block.qkv = torch.nn.Linear(6, 24, bias=False)
+            for name, shape in (("experts", (3, 4, 6)), ("gate", (6, 5)), ("up", (6, 5)), ("down", (7, 6))):
+                setattr(block, name, torch.nn.Parameter(torch.randn(shape)))
+            self.blocks.append(block)
+
+
+def other_model():
+    torch.manual_seed(5)
+    shapes = {"q.weight": (16, 6), "k.weight": (4, 6), "v.weight": (4, 6), "gate_up": (6, 10), "down": (6, 7)}
+    shapes |= {f"experts.{i}.weight": (4, 6) for i in range(3)}
+    out = {f"layers.{n}.{name}": torch.randn(shape) for n in range(2) for name, shape in shapes.items()}
+    return out | {"norm.weight": torch.randn(6), "norm.bias": torch.randn(6)}
+
+
+@on_ranks(2)
+def test_names_and_shapes_are_mapped_by_rules_and_back_on_export():
+    folder, rank = ready("names")
+    theirs = other_model()
+    if rank == 0:
+        folder.mkdir()
+        safetensors.torch.save_file(theirs, folder / "model.safetensors")
+        (folder / "rules.json").write_text(json.dumps(RULES))
+    all_come()
+    for layout in (None, "S(0)", "S(1)"):
+        model = Fused()
+        if layout:
+            rows = {"*.qkv.weight": layout, "*.gate": layout, "*.up": layout, "*.down": layout, "*.experts": layout}
+            it.parallelize(model, it.mesh(), rows)
+        it.load_hugging_face(folder, model, names=RULES)
+        ours = {name: it.full(t) if it.has_layout(t) else t for name, t in model.state_dict().items()}
+        for n in range(2):
+            qkv = torch.cat([theirs[f"layers.{n}.{name}.weight"] for name in "qkv"])
+            assert torch.equal(ours[f"blocks.{n}.qkv.weight"], qkv), layout
+            assert torch.equal(ours[f"blocks.{n}.up"], theirs[f"layers.{n}.gate_up"][:, 5:]), layout
+            assert torch.equal(ours[f"blocks.{n}.down"], theirs[f"layers.{n}.down"].T), layout
+            assert torch.equal(ours[f"blocks.{n}.experts"][2], theirs[f"layers.{n}.experts.2.weight"]), layout
+        assert torch.equal(ours["norm.bias"], theirs["norm.bias"])
+        it.save_checkpoint(folder / "run", 1, {"model": model}, replace=True)
+        if rank == 0 and PROGRAM:
+            words = ["--prefix", "model.", "--map", folder / "rules.json"]
+            subprocess.run([PROGRAM, "ckpt", "export", folder / "run", folder / f"out-{layout}", *words], check=True, timeout=60)
+            back = safetensors.torch.load_file(folder / f"out-{layout}/model.safetensors")
+            assert back.keys() == theirs.keys() and all(torch.equal(back[name], theirs[name]) for name in theirs), layout
+        all_come()
+    # A checkpoint of ours by rules, and by patterns.
+    plain = {name: torch.zeros_like(t) for name, t in theirs.items()}
+    it.save_checkpoint(folder / "theirs", 1, theirs)
+    model = Fused()
+    it.load_checkpoint(folder / "theirs", dict(model.state_dict()), names=RULES)
+    assert torch.equal(model.blocks[1].gate, theirs["layers.1.gate_up"][:, :5])
+    it.load_checkpoint(folder / "theirs", plain, only="layers.0.*")
+    assert all(t.any() == name.startswith("layers.0.") for name, t in plain.items())
+    refuses(ValueError, "no tensor's name fits nothing.*", lambda: it.load_checkpoint(folder / "theirs", plain, only=["nothing.*"]))
+    refuses(ValueError, "is for modules and tensors", lambda: it.load_checkpoint(folder / "theirs", {"n": 3}, only="n"))
+    wrong = [{"from": "nothing.*", "to": "a.*"}]
+    refuses(ValueError, "no tensor is called like 'nothing.*'", lambda: it.load_hugging_face(folder, model, names=wrong))
+    refuses(it.FileError, "unknown 'cat'", lambda: it.load_hugging_face(folder, model, names=[{"from": "a", "to": "b", "cat": 1}]))
+    all_come()
+    if rank == 0:
+        shutil.rmtree(folder)
+
+
 if __name__ == "__main__":
     run(globals())

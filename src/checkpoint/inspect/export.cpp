@@ -1,5 +1,6 @@
 #include "checkpoint/inspect/export.h"
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "checkpoint/inspect/blocks.h"
 #include "checkpoint/inspect/convert.h"
 #include "checkpoint/inspect/new_folder.h"
+#include "checkpoint/transfer/read_mapped.h"
 #include "intarsia/error.h"
 
 namespace intarsia::checkpoint {
@@ -44,45 +46,85 @@ class Export {
   }
 
  private:
-  /// Which tensor goes to which file, in the order of the manifest.
+  /// Which tensor goes to which file.
   std::vector<FileHeader> plan() {
-    std::vector<FileTensor> out;
+    std::vector<SavedTensor> ours;
+    std::vector<std::size_t> places;
     for (std::size_t t = 0; t < manifest_.tensors.size(); ++t) {
       const auto& [name, type] = manifest_.tensors[t];
       if (!name.starts_with(options_.prefix)) continue;
-      out.push_back(file_tensor(name.substr(options_.prefix.size()), dtype_of(type), type.shape));
-      tensors_.push_back(t);
-      all_ += bytes_of(dtype_of(type), type.shape);
+      ours.push_back({name.substr(options_.prefix.size()), type});
+      places.push_back(t);
     }
-    if (out.empty()) {
+    if (ours.empty()) {
       fail<ValueError>(kWhere, from_, ": no tensor's name begins with '", options_.prefix, "'");
+    }
+    tensors_ = options_.names.reversed().apply(ours);
+    std::vector<FileTensor> out;
+    for (MappedTensor& tensor : tensors_) {
+      for (MappedBlock& block : tensor.blocks) block.tensor = places[block.tensor];
+      out.push_back(file_tensor(tensor.name, dtype_of(tensor.dtype), tensor.shape));
+      all_ += bytes_of(dtype_of(tensor.dtype), tensor.shape);
     }
     return hf_files(std::move(out), options_.file_bytes);
   }
 
-  DType dtype_of(const TensorType& type) const {
-    return options_.dtype && can_convert(type.dtype) ? *options_.dtype : type.dtype;
+  DType dtype_of(DType saved) const {
+    return options_.dtype && can_convert(saved) ? *options_.dtype : saved;
   }
 
   void write(const std::string& path, const FileHeader& header,
-             std::span<const std::size_t> tensors) {
+             std::span<const MappedTensor> tensors) {
     const std::string text = header_text(header);
     const auto file = files_.create(path);
+    file->expect(header.file_bytes);
     file->append(std::as_bytes(std::span(text)));
-    for_each_block(files_, from_, manifest_, tensors, options_.verify,
-                   [&](std::size_t tensor, std::span<const std::byte> values) {
-                     const DType from = manifest_.tensors[tensor].type.dtype;
-                     const DType to = dtype_of(manifest_.tensors[tensor].type);
-                     std::vector<std::byte> converted;
-                     if (from != to) {
-                       converted = convert(values, from, to);
-                       values = converted;
-                     }
-                     file->append(values);
-                     done_ += values.size();
-                     if (progress_) progress_(done_, all_);
-                   });
+    std::vector<std::size_t> saved;  // several that are as they were saved are read together
+    const auto flush = [&] {
+      for_each_block(files_, from_, manifest_, saved, options_.verify,
+                     [&](std::size_t tensor, std::span<const std::byte> values) {
+                       append(*file, values, manifest_.tensors[tensor].type.dtype);
+                     });
+      saved.clear();
+    };
+    for (const MappedTensor& tensor : tensors) {
+      if (tensor.is_saved()) {
+        saved.push_back(tensor.blocks[0].tensor);
+        continue;
+      }
+      flush();
+      write_mapped(*file, tensor);
+    }
+    flush();
     file->sync();
+  }
+
+  void write_mapped(OutputFile& file, const MappedTensor& tensor) {
+    // As if it were the only one of a checkpoint: its rows are asked for as any others.
+    Manifest alone;
+    alone.tensors.push_back({tensor.name, {tensor.dtype, tensor.shape, {}}});
+    constexpr std::array<std::size_t, 1> kOnly{0};
+    std::vector<std::byte> buffer;
+    for_each_batch(alone, kOnly, [&](std::span<const Rows> batch) {
+      for (const Rows& rows : batch) {
+        buffer.resize(rows.bytes);
+        read_mapped(files_, from_, manifest_, tensor, rows.part, buffer,
+                    {.verify = options_.verify});
+        append(file, buffer, tensor.dtype);
+      }
+    });
+  }
+
+  void append(OutputFile& file, std::span<const std::byte> values, DType from) {
+    const DType to = dtype_of(from);
+    std::vector<std::byte> converted;
+    if (from != to) {
+      converted = convert(values, from, to);
+      values = converted;
+    }
+    file.append(values);
+    done_ += values.size();
+    if (progress_) progress_(done_, all_);
   }
 
   Files& files_;
@@ -90,7 +132,7 @@ class Export {
   const Manifest& manifest_;
   const ExportOptions& options_;
   const Progress& progress_;
-  std::vector<std::size_t> tensors_;  // that are exported
+  std::vector<MappedTensor> tensors_;  // that are exported
   std::uint64_t all_ = 0;
   std::uint64_t done_ = 0;
 };

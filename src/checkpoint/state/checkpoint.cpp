@@ -2,19 +2,24 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <map>
 #include <set>
 
 #include "base/text.h"
 #include "checkpoint/format/stored_dtype.h"
+#include "checkpoint/plan/name_map.h"
 #include "checkpoint/session/agree.h"
 #include "checkpoint/session/load_step.h"
 #include "checkpoint/session/save_step.h"
 #include "checkpoint/state/tensor_state.h"
 #include "checkpoint/store/all_files.h"
 #include "checkpoint/transfer/hugging_face_folder.h"
+#include "checkpoint/transfer/read_mapped.h"
 #include "checkpoint/transfer/read_parts.h"
 #include "intarsia/error.h"
+#include "intarsia/pattern.h"
 #include "intarsia/tensor.h"
 #include "tensor/core/impl.h"
 #include "tensor/move/state.h"
@@ -182,7 +187,8 @@ void check_fit(const World& world, const std::string& what, const CheckpointCont
   }
   std::vector<std::string> unused;
   for (const auto& [name, ignored] : contents.tensors) {
-    if (options.strict && !asked.contains(name)) unused.push_back(name);
+    const bool is_strict = options.strict && options.only.empty();
+    if (is_strict && !asked.contains(name)) unused.push_back(name);
   }
   std::vector<std::string> parts;
   if (!missing.empty()) parts.push_back("it lacks " + join(missing, ", "));
@@ -192,10 +198,44 @@ void check_fit(const World& world, const std::string& what, const CheckpointCont
   fail<ValueError>(kLoad, what, " does not fit: ", join(parts, "; "), "; nothing was changed");
 }
 
+using checkpoint::MappedTensor;
+using Mapped = std::map<std::string, MappedTensor>;
+
+Mapped mapped(const Manifest& manifest, const std::string& names) {
+  checkpoint::NameMap map;
+  if (!names.empty()) map = checkpoint::NameMap::parse("names", names);
+  Mapped out;
+  for (MappedTensor& each : map.apply(manifest.tensors)) out.emplace(each.name, std::move(each));
+  return out;
+}
+
+/// Contents by the names that rules give.
+CheckpointContents renamed(CheckpointContents contents, const Mapped& tensors) {
+  contents.tensors.clear();
+  for (const auto& [name, tensor] : tensors) {
+    contents.tensors.emplace(name, TensorType{tensor.dtype, tensor.shape, {}});
+  }
+  return contents;
+}
+
+/// What of the tensors is asked for.
+NamedTensors asked_for(const NamedTensors& tensors, const std::vector<std::string>& patterns) {
+  if (patterns.empty()) return tensors;
+  NamedTensors out;
+  std::set<std::string> unused(patterns.begin(), patterns.end());
+  for (const auto& each : tensors) {
+    const auto fits = [&](const std::string& pattern) { return matches(each.first, pattern); };
+    if (std::any_of(patterns.begin(), patterns.end(), fits)) out.push_back(each);
+    std::erase_if(unused, fits);
+  }
+  if (unused.empty()) return out;
+  fail<ValueError>(kLoad, "no tensor's name fits ", join(unused, ", "));
+}
+
 /// Reads the pieces of one rank. A piece that is not dense, or not on the CPU, is read beside it.
-void read_pieces(const std::string& folder, const Manifest& manifest, const World& world,
-                 const NamedTensors& tensors, std::int64_t rank, bool verify) {
-  const auto places = manifest.places();
+void read_pieces(const std::string& folder, const Manifest& manifest, const Mapped& sources,
+                 const World& world, const NamedTensors& tensors, std::int64_t rank, bool verify) {
+  const checkpoint::ReadOptions options{.verify = verify, .first = rank % manifest.world};
   std::vector<checkpoint::Wanted> wanted;
   std::vector<std::pair<at::Tensor, at::Tensor>> beside;
   for (const auto& [name, tensor] : tensors) {
@@ -205,7 +245,8 @@ void read_pieces(const std::string& folder, const Manifest& manifest, const Worl
     if (!piece.defined() || !is_mine) continue;
     const TensorType type = type_of(kLoad, world, name, tensor);
     at::Tensor into = piece;
-    const auto dtype = scalar_type(manifest.tensors[places.at(name)].type.dtype);
+    const MappedTensor& source = sources.at(name);
+    const auto dtype = scalar_type(source.dtype);
     if (!into.is_cpu() || !into.is_contiguous() || into.is_conj() || into.is_neg() ||
         into.scalar_type() != dtype) {
       into = at::empty(into.sizes(), at::TensorOptions(dtype));
@@ -213,10 +254,15 @@ void read_pieces(const std::string& folder, const Manifest& manifest, const Worl
     }
     const Boxes boxes_here =
         boxes(type.layout, type.shape, *type.layout.mesh().coordinate_of(rank));
-    wanted.push_back({places.at(name), checkpoint::part_of(boxes_here), memory_of(into)});
+    const checkpoint::Part part = checkpoint::part_of(boxes_here);
+    if (source.is_saved()) {
+      wanted.push_back({source.blocks[0].tensor, part, memory_of(into)});
+    } else {
+      checkpoint::read_mapped(all_files(), folder, manifest, source, part, memory_of(into),
+                              options);
+    }
   }
-  checkpoint::read_parts(all_files(), folder, manifest, wanted,
-                         {.verify = verify, .first = rank % manifest.world});
+  checkpoint::read_parts(all_files(), folder, manifest, wanted, options);
   for (auto& [piece, read] : beside) piece.copy_(read);
 }
 
@@ -224,12 +270,16 @@ void read_pieces(const std::string& folder, const Manifest& manifest, const Worl
 CheckpointContents load_with(World& world, checkpoint::Ranks& ranks, const std::string& folder,
                              const NamedTensors& tensors, const LoadCheckpointOptions& options) {
   Find find(ranks, folder);
+  Mapped sources;
   find.for_each(options.step, {}, options.fall_back, [&] {
     find.read([&](const Manifest& manifest) {
-      check_fit(world, concat("step ", manifest.step), contents_of(manifest), tensors, options);
+      sources = mapped(manifest, options.names);
+      check_fit(world, concat("step ", manifest.step), renamed(contents_of(manifest), sources),
+                tensors, options);
     });
     find.together([&] {
-      read_pieces(find.path(), find.manifest(), world, tensors, ranks.rank(), options.verify);
+      read_pieces(find.path(), find.manifest(), sources, world, tensors, ranks.rank(),
+                  options.verify);
     });
   });
   return contents_of(find.manifest());
@@ -296,10 +346,10 @@ CheckpointContents find_checkpoint(World& world, const std::string& folder,
   return out;
 }
 
-CheckpointContents load_checkpoint(World& world, const std::string& folder,
-                                   const NamedTensors& tensors,
+CheckpointContents load_checkpoint(World& world, const std::string& folder, const NamedTensors& all,
                                    const LoadCheckpointOptions& options) {
   checkpoint::check_world(kLoad, world);
+  const NamedTensors tensors = asked_for(all, options.only);
   CheckpointContents out;
   for_each_rank(world, world.everyone(), [&](checkpoint::Ranks& ranks) {
     const at::NoGradGuard no_grad;
@@ -311,24 +361,34 @@ CheckpointContents load_checkpoint(World& world, const std::string& folder,
 }
 
 CheckpointContents load_hugging_face(World& world, const std::string& folder,
-                                     const NamedTensors& tensors,
+                                     const NamedTensors& all,
                                      const LoadCheckpointOptions& options) {
   checkpoint::check_world(kLoadHf, world);
+  const NamedTensors tensors = asked_for(all, options.only);
   CheckpointContents out;
   for_each_rank(world, world.everyone(), [&](checkpoint::Ranks& ranks) {
     const at::NoGradGuard no_grad;
     Find find(ranks, folder);
     Manifest manifest;
+    Mapped sources;
     find.together([&] {
       manifest = checkpoint::read_hf_folder(all_files(), folder);
-      check_fit(world, folder, contents_of(manifest), tensors, options);
+      sources = mapped(manifest, options.names);
+      check_fit(world, folder, renamed(contents_of(manifest), sources), tensors, options);
     });
-    find.together(
-        [&] { read_pieces(folder, manifest, world, tensors, ranks.rank(), /*verify=*/false); });
+    find.together([&] {
+      read_pieces(folder, manifest, sources, world, tensors, ranks.rank(), /*verify=*/false);
+    });
     if (ranks.rank() == world.hosted()[0]) out = contents_of(manifest);
   });
   for (const auto& [name, tensor] : tensors) note_written(tensor);
   return out;
+}
+
+CheckpointContents with_names(const CheckpointContents& contents, const std::string& names) {
+  Manifest manifest;
+  for (const auto& [name, type] : contents.tensors) manifest.tensors.push_back({name, type});
+  return renamed(contents, mapped(manifest, names));
 }
 
 CheckpointContents read_hugging_face(const std::string& folder) {

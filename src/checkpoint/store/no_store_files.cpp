@@ -1,4 +1,5 @@
 // Takes the place of store_files.cpp where libcurl or OpenSSL is missing.
+#include "base/text.h"
 #include "checkpoint/store/store_files.h"
 #include "intarsia/error.h"
 

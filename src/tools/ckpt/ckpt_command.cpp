@@ -36,6 +36,7 @@ struct Arguments {
   bool tensors_only = false;
   std::string match;
   std::string prefix;
+  std::string map;
   std::string dtype;
   std::string file_bytes = "5GiB";
 };
@@ -134,6 +135,11 @@ int export_it(const Arguments& a) {
     options.dtype = parse_dtype(a.dtype);
     if (!options.dtype) fail<ValueError>("--dtype", "'", a.dtype, "' is no element type");
   }
+  if (!a.map.empty()) {
+    constexpr std::uint64_t kMost = std::uint64_t{64} << 20;
+    options.names = checkpoint::NameMap::parse(
+        a.map, checkpoint::read_text(checkpoint::local_files(), a.map, kMost));
+  }
   options.file_bytes = static_cast<std::uint64_t>(read_bytes("--file-bytes", a.file_bytes));
   const Opened from = open_checkpoint(a.folder, a.step);
   ProgressBar bar("exporting");
@@ -192,6 +198,9 @@ std::function<int()> add_ckpt(CLI::App& command) {
   step(sub);
   sub->add_option("--prefix", a->prefix, "Only names that begin so, and without it: model.")
       ->type_name("TEXT");
+  sub->add_option("--map", a->map,
+                  "A file with rules for names, as loading takes it; run backwards")
+      ->type_name("FILE");
   sub->add_option("--dtype", a->dtype, "Convert floating point numbers: f64, f32, bf16, f16")
       ->type_name("NAME");
   sub->add_option("--file-bytes", a->file_bytes, "The most in a file; 5GiB unless told")
