@@ -794,6 +794,7 @@ def save_checkpoint(
     values: Mapping[str, str],
     replace: bool = False,
     check_replicas: bool = True,
+    hf_file_bytes: int | None = None,
 ) -> None: ...
 def load_checkpoint(
     world: World,
@@ -803,13 +804,22 @@ def load_checkpoint(
     verify: bool = True,
     strict: bool = True,
     convert: bool = False,
+    names: str = "",
+    only: Sequence[str] = (),
 ) -> CheckpointContents: ...
+def with_names(contents: CheckpointContents, names: str) -> CheckpointContents: ...
 def any_checkpoint(world: World, folder: str) -> bool: ...
 def find_checkpoint(
     world: World, folder: str, step: int | None = None, before: int | None = None, fall_back: bool = False
 ) -> CheckpointContents: ...
 def load_hugging_face(
-    world: World, folder: str, tensors: Sequence[tuple[str, Tensor]], strict: bool = True, convert: bool = False
+    world: World,
+    folder: str,
+    tensors: Sequence[tuple[str, Tensor]],
+    strict: bool = True,
+    convert: bool = False,
+    names: str = "",
+    only: Sequence[str] = (),
 ) -> CheckpointContents: ...
 def read_hugging_face(folder: str) -> CheckpointContents: ...
 def read_checkpoint(folder: str, step: int | None = None) -> CheckpointContents: ...
@@ -845,6 +855,7 @@ class CheckpointManager:
         mode: SaveMode,
         replace: bool,
         check_replicas: bool,
+        hf_file_bytes: int | None,
         stop_on_failure: bool,
         heed_requests: bool,
     ) -> None: ...
