@@ -38,6 +38,10 @@ struct CheckpointManagerOptions {
   /// How many steps stay; older ones are removed when a newer one is on the disk. 0: all.
   std::int64_t keep = 10;
   SaveMode mode = SaveMode::behind;
+  /// A second folder, such as one in an object store, that gets each step when the first has it,
+  /// from the same copy. Nothing is removed there. If it cannot be written, the step stays in the
+  /// first.
+  std::string also = {};
   /// As for save_checkpoint.
   bool replace = false;
   bool check_replicas = true;

@@ -32,25 +32,27 @@ void bind_manager(py::module_& m) {
       .def_readonly("saves", &CheckpointTimes::saves)
       .def_readonly("failures", &CheckpointTimes::failures);
   py::class_<CheckpointManager>(m, "CheckpointManager")
-      .def(py::init([](std::shared_ptr<World> world, const std::string& folder, std::int64_t every,
-                       bool first, std::int64_t keep, SaveMode mode, bool replace,
-                       bool check_replicas, std::optional<std::uint64_t> hf_file_bytes,
-                       bool stop_on_failure, bool heed_requests) {
-             return std::make_unique<CheckpointManager>(
-                 std::move(world), folder,
-                 CheckpointManagerOptions{.every = every,
-                                          .first = first,
-                                          .keep = keep,
-                                          .mode = mode,
-                                          .replace = replace,
-                                          .check_replicas = check_replicas,
-                                          .form = form_of(hf_file_bytes),
-                                          .hf_file_bytes = hf_file_bytes.value_or(1),
-                                          .stop_on_failure = stop_on_failure,
-                                          .heed_requests = heed_requests});
-           }),
-           "world"_a, "folder"_a, "every"_a, "first"_a, "keep"_a, "mode"_a, "replace"_a,
-           "check_replicas"_a, "hf_file_bytes"_a, "stop_on_failure"_a, "heed_requests"_a)
+      .def(
+          py::init([](std::shared_ptr<World> world, const std::string& folder, std::int64_t every,
+                      bool first, std::int64_t keep, SaveMode mode, const std::string& also,
+                      bool replace, bool check_replicas, std::optional<std::uint64_t> hf_file_bytes,
+                      bool stop_on_failure, bool heed_requests) {
+            return std::make_unique<CheckpointManager>(
+                std::move(world), folder,
+                CheckpointManagerOptions{.every = every,
+                                         .first = first,
+                                         .keep = keep,
+                                         .mode = mode,
+                                         .also = also,
+                                         .replace = replace,
+                                         .check_replicas = check_replicas,
+                                         .form = form_of(hf_file_bytes),
+                                         .hf_file_bytes = hf_file_bytes.value_or(1),
+                                         .stop_on_failure = stop_on_failure,
+                                         .heed_requests = heed_requests});
+          }),
+          "world"_a, "folder"_a, "every"_a, "first"_a, "keep"_a, "mode"_a, "also"_a, "replace"_a,
+          "check_replicas"_a, "hf_file_bytes"_a, "stop_on_failure"_a, "heed_requests"_a)
       .def("due", &CheckpointManager::due, "step"_a, WithoutGil())
       .def("save", &CheckpointManager::save, "step"_a, "tensors"_a, "values"_a, WithoutGil())
       .def("wait_staged", &CheckpointManager::wait_staged, WithoutGil())

@@ -853,6 +853,7 @@ class CheckpointManager:
         first: bool,
         keep: int,
         mode: SaveMode,
+        also: str,
         replace: bool,
         check_replicas: bool,
         hf_file_bytes: int | None,

@@ -43,7 +43,8 @@ class CheckpointManager:
     `every`: after so many steps `after_step` saves; `first`: the first one too. `keep`: how many steps stay, 0 for all.
     `mode`: "behind" copies in the call and returns; "overlapped" returns at once, and a thread copies while the next forward
     and backward run: every optimizer of torch waits for it before its step, everything else that changes a tensor must call
-    `wait_staged` first (a change before fails the save, unless autograd cannot see it either, as through `.data` or `local`); "wait" returns when the step is on the disk. `stop_on_failure=False`: a save that failed is told
+    `wait_staged` first (a change before fails the save, unless autograd cannot see it either, as through `.data` or `local`); "wait" returns when the step is on the disk. `also`: a second folder, such as one in an object store, that gets each
+    step when the first has it; nothing is removed there. `stop_on_failure=False`: a save that failed is told
     on stderr, and training goes on. `signals`: at one of these, on any rank, all ranks save the step they are at, and
     `stop_requested` is True; `after_step` then makes one small collective each step. The rest is as for save_checkpoint.
     """
@@ -56,6 +57,7 @@ class CheckpointManager:
         first: bool = False,
         keep: int = 10,
         mode: Literal["wait", "behind", "overlapped"] = "behind",
+        also: Path | None = None,
         replace: bool = False,
         check_replicas: bool = True,
         form: Form = "native",
@@ -67,6 +69,7 @@ class CheckpointManager:
         if mode not in _C.SaveMode.__members__:
             raise ValueError(f"[{_WHERE}] mode is {mode!r}; it is one of {', '.join(map(repr, _C.SaveMode.__members__))}")
         self.folder = os.fspath(folder)
+        self._folders = [self.folder, *([os.fspath(also)] if also else [])]
         self._world = world or default_world()
         signals = tuple(signals)
         self._manager = _C.CheckpointManager(
@@ -76,6 +79,7 @@ class CheckpointManager:
             first,
             keep,
             _C.SaveMode.__members__[mode],
+            os.fspath(also) if also else "",
             replace,
             check_replicas,
             checked_form(_WHERE, form, hf_file_bytes),
@@ -107,11 +111,13 @@ class CheckpointManager:
         self.wait()
 
     def resume(self, state: Mapping[str, Any], **options: Any) -> LoadedCheckpoint | None:
-        """Loads the newest step that can be read, or the one that `step` names; None where rank 0 sees none. `options` as for
+        """Loads the newest step that can be read, or the one that `step` names; None where rank 0 sees none. Of two folders the
+        first one that has any is taken. `options` as for
         load_checkpoint. COLLECTIVE: all ranks of the world."""
-        if not _C.any_checkpoint(self._world, self.folder):
-            return None
-        return load_checkpoint(self.folder, state, **{"world": self._world, "fall_back": True, **options})
+        for folder in self._folders:
+            if _C.any_checkpoint(self._world, folder):
+                return load_checkpoint(folder, state, **{"world": self._world, "fall_back": True, **options})
+        return None
 
     def steps(self) -> list[int]:
         """The steps that are there."""

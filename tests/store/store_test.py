@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -70,6 +71,26 @@ def test_a_manager_saves_behind_training_and_keeps_the_newest():
     assert checkpoints.steps()[-2:] == [4, 5], checkpoints.steps()
     again = model(3, "columns")
     assert checkpoints.resume({"model": again}, strict=False).step == 5
+    assert all(torch.equal(a, b) for a, b in zip(full(net), full(again)))
+
+
+@on_ranks(2)
+def test_a_disk_first_and_the_store_later():
+    it.init("[x=2]")
+    folder = f"{FOLDER}/later"
+    net = model(1, "sharded")
+    local = pathlib.Path(tempfile.gettempdir()) / f"intarsia-tier-{os.environ['MASTER_PORT']}"
+    with it.CheckpointManager(local, every=1, also=folder) as checkpoints:
+        for step in (1, 2):
+            checkpoints.after_step(step, {"model": net})
+    assert it.checkpoint_steps(local) == it.checkpoint_steps(folder) == [1, 2]
+    it.full(it.distribute(torch.ones(2), "S(0)"))
+    if it.world().rank() == 0:
+        shutil.rmtree(local)  # a new machine
+    it.full(it.distribute(torch.ones(2), "S(0)"))
+    again = model(3, "columns")
+    with it.CheckpointManager(local, also=folder) as checkpoints:
+        assert checkpoints.resume({"model": again}).step == 2
     assert all(torch.equal(a, b) for a, b in zip(full(net), full(again)))
 
 

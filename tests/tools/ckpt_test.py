@@ -63,6 +63,10 @@ with tempfile.TemporaryDirectory() as root:
     has(ckpt("export", run, root / "no", "--prefix", "net.", code=1), "no tensor's name begins with 'net.'")
     has(ckpt("export", run, root / "no", "--dtype", "f31", code=1), "'f31' is no element type")
     ckpt("export", run, root / "all")
+    ckpt("reshard", run, root / "three", "--files", "3")
+    ckpt("verify", root / "three")
+    ckpt("diff", run, root / "three")
+    has(ckpt("reshard", run, root / "three", code=1), "is there already")
     has(ckpt("diff", run, root / "all", code=1), "lr")  # values that are no tensors stay behind
 
     data = step / "00002-of-00004.safetensors"
@@ -79,7 +83,7 @@ with tempfile.TemporaryDirectory() as root:
     ckpt(code=2)
 
 page = pathlib.Path(sys.argv[2]).read_text()
-for words in ((), ("ls",), ("show",), ("verify",), ("diff",), ("export",), ("import",)):
+for words in ((), ("ls",), ("show",), ("verify",), ("diff",), ("export",), ("reshard",), ("import",)):
     command = " ".join(("intarsia", "ckpt", *words, "--help"))
     shown = re.search(rf"<!-- the output of: {command} -->\n```text\n(.*?)```", page, re.S)
     assert shown and shown[1].rstrip() == ckpt(*words, "--help").rstrip(), f"{command}: the page shows something else"

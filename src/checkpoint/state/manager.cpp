@@ -102,6 +102,7 @@ class CheckpointManager::Impl {
       ++times_.saves;
     }
     last_good_ = std::exchange(last_, step);
+    in_first_ = false;
     plan(tensors, values);
     staged_.reset();
     may_write_.reset();
@@ -149,7 +150,7 @@ class CheckpointManager::Impl {
       background_.wait();
       if (options_.mode != SaveMode::wait) add(&CheckpointTimes::waiting, watch);
     } catch (const std::exception& error) {
-      last_ = last_good_;
+      if (!in_first_) last_ = last_good_;
       const auto* failure = dynamic_cast<const Failure*>(&error);
       const bool is_of_world = failure != nullptr && failure->kind() == Failure::Kind::world;
       {
@@ -234,17 +235,27 @@ class CheckpointManager::Impl {
   void write(std::int64_t step) {
     const Stopwatch watch;
     checkpoint::lower_priority();
-    if (hosts_first()) checkpoint::try_make_folders(folder_);
-    checkpoint::for_each_rank(*world_, ranks_, [&](checkpoint::Ranks& ranks) {
-      RankJob& job = jobs_[world_->in_lockstep() ? static_cast<std::size_t>(ranks.rank()) : 0];
-      const auto make = [&] {
-        if (job.error) std::rethrow_exception(job.error);
-        return std::move(*job.step);
-      };
-      checkpoint::save_local_step(all_files(), ranks, folder_, step, make, save_options_);
-    });
+    write_to(folder_, step);
+    in_first_ = true;
     add(&CheckpointTimes::writing, watch);
     if (hosts_first()) remove_old();
+    if (options_.also.empty()) return;
+    const Stopwatch second;
+    write_to(options_.also, step);
+    add(&CheckpointTimes::writing, second);
+  }
+
+  void write_to(const std::string& folder, std::int64_t step) {
+    if (hosts_first()) checkpoint::try_make_folders(folder);
+    checkpoint::for_each_rank(*world_, ranks_, [&](checkpoint::Ranks& ranks) {
+      const RankJob& job =
+          jobs_[world_->in_lockstep() ? static_cast<std::size_t>(ranks.rank()) : 0];
+      const auto make = [&] {
+        if (job.error) std::rethrow_exception(job.error);
+        return *job.step;
+      };
+      checkpoint::save_local_step(all_files(), ranks, folder, step, make, save_options_);
+    });
   }
 
   /// The step is safe: what cannot be removed is told, and tried again after the next.
@@ -280,6 +291,7 @@ class CheckpointManager::Impl {
   checkpoint::Signal may_write_;
   std::optional<std::int64_t> last_;
   std::optional<std::int64_t> last_good_;
+  std::atomic<bool> in_first_{false};  // whether the step at hand is in the first folder
   bool is_first_ = true;
   bool is_swept_ = false;
   bool stop_ = false;

@@ -8,6 +8,7 @@
 #include "checkpoint/files/files.h"
 #include "checkpoint/inspect/export.h"
 #include "checkpoint/inspect/import_dcp.h"
+#include "checkpoint/inspect/reshard.h"
 #include "checkpoint/inspect/verify.h"
 #include "checkpoint/session/load_step.h"
 #include "checkpoint/store/all_files.h"
@@ -37,6 +38,7 @@ struct Arguments {
   std::string match;
   std::string prefix;
   std::string map;
+  std::int64_t files = 1;
   std::string dtype;
   std::string file_bytes = "5GiB";
 };
@@ -147,6 +149,14 @@ int export_it(const Arguments& a) {
   return 0;
 }
 
+int reshard_it(const Arguments& a) {
+  const Opened from = open_checkpoint(a.folder, a.step);
+  ProgressBar bar("writing");
+  make_folder(a.other);
+  checkpoint::reshard(all_files(), from.folder, from.manifest, a.other, a.files, std::ref(bar));
+  return 0;
+}
+
 int import_it(const Arguments& a) {
   ProgressBar bar("importing");
   make_folder(a.other);
@@ -206,6 +216,11 @@ std::function<int()> add_ckpt(CLI::App& command) {
   sub->add_option("--file-bytes", a->file_bytes, "The most in a file; 5GiB unless told")
       ->type_name("N");
 
+  sub = add("reshard", "Write a step anew, in another number of files", reshard_it);
+  sub->add_option("OUT", a->other, "The folder of a run, new or not")->required()->type_name("");
+  step(sub);
+  sub->add_option("--files", a->files, "How many; 1 unless told")->type_name("N");
+
   sub = add("import", "Read a folder of torch.distributed.checkpoint; nothing in it is executed",
             import_it);
   sub->add_option("OUT", a->other, "The folder of a run, new or not")->required()->type_name("");
@@ -214,8 +229,9 @@ std::function<int()> add_ckpt(CLI::App& command) {
 
   command.footer(
       "A FOLDER may be that of a run (its newest step is taken), that of a step, or, for show, "
-      "diff\n"
-      "and export, one of Hugging Face with safetensors files. Needs no ranks, no torch, no "
+      "diff,\n"
+      "export and reshard, one of Hugging Face with safetensors files. Needs no ranks, no torch, "
+      "no "
       "Python.\n"
       "\n"
       "Exit codes: 0 fine, 1 damaged (verify), not equal (diff) or it could not be done, 2 wrong\n"

@@ -100,6 +100,39 @@ TEST(CheckpointManager, AChangeBeforeTheCopyIsToldOnAllRanks) {
   });
 }
 
+TEST(CheckpointManager, ASecondFolderGetsEachStepToo) {
+  Folder folder;
+  Folder second;
+  run_in_process(2, [&](World& world) {
+    CheckpointManager manager(world.shared_from_this(), folder.path(),
+                              {.keep = 1, .also = second.path()});
+    const NamedTensors state = state_of(world, 0);
+    manager.save(1, state);
+    add_one(state);
+    manager.save(2, state);
+    add_one(state);
+    manager.wait();
+    for (const auto& path : {folder.path(), second.path()}) expect_saved(world, path, 2, 1);
+    expect_saved(world, second.path(), 1, 0);  // which the first has removed
+    if (world.rank() == 0) EXPECT_EQ(checkpoint_steps(folder.path()), Steps{2});
+  });
+}
+
+TEST(CheckpointManager, ASecondFolderThatFailsLeavesTheStepInTheFirst) {
+  Folder folder;
+  run_in_process(2, [&](World& world) {
+    CheckpointManager manager(world.shared_from_this(), folder.path(),
+                              {.also = "/proc/no/such/folder"});
+    const NamedTensors state = state_of(world, 0);
+    manager.save(1, state);
+    expect_error<FileError>([&] { manager.wait(); },
+                            {"step 1 was not saved in /proc/no/such/folder", "no such folder"});
+    expect_saved(world, folder.path(), 1, 0);
+    EXPECT_EQ(manager.last_step(), 1);
+    manager.finish(1, state);
+  });
+}
+
 TEST(CheckpointManager, AnErrorComesWithTheNextCallAndOnce) {
   Folder folder;
   run_in_process(2, [&](World& world) {
