@@ -230,6 +230,11 @@ def test_names_and_shapes_are_mapped_by_rules_and_back_on_export():
     assert all(t.any() == name.startswith("layers.0.") for name, t in plain.items())
     refuses(ValueError, "no tensor's name fits nothing.*", lambda: it.load_checkpoint(folder / "theirs", plain, only=["nothing.*"]))
     refuses(ValueError, "is for modules and tensors", lambda: it.load_checkpoint(folder / "theirs", {"n": 3}, only="n"))
+    # Ranks that load by other rules would hold other numbers.
+    other = RULES if rank == 0 else [{**RULES[0], "from": RULES[0]["from"][::-1], "sizes": [1, 1, 4]}, *RULES[1:]]
+    refuses(ValueError, "rank 1 loads by other `names` or `only`", lambda: it.load_hugging_face(folder, model, names=other))
+    patterns = "layers.0.*" if rank == 0 else "nothing.*"
+    refuses(ValueError, "rank 1 loads by other", lambda: it.load_checkpoint(folder / "theirs", plain, only=patterns))
     wrong = [{"from": "nothing.*", "to": "a.*"}]
     refuses(ValueError, "no tensor is called like 'nothing.*'", lambda: it.load_hugging_face(folder, model, names=wrong))
     refuses(it.FileError, "unknown 'cat'", lambda: it.load_hugging_face(folder, model, names=[{"from": "a", "to": "b", "cat": 1}]))

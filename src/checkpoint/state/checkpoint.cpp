@@ -73,7 +73,9 @@ std::int64_t newest_step(const std::string& folder, std::optional<std::int64_t> 
 /// A step that all ranks may load, together with the others.
 class Find {
  public:
-  Find(checkpoint::Ranks& ranks, const std::string& folder) : ranks_(ranks), folder_(folder) {}
+  /// `rules`: what ranks must have in common beside the folder and the step.
+  Find(checkpoint::Ranks& ranks, const std::string& folder, Json rules = Json())
+      : ranks_(ranks), folder_(folder), rules_(std::move(rules)) {}
 
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
@@ -106,6 +108,18 @@ class Find {
     });
   }
 
+  /// Refuses ranks that load from another folder, or by other rules, where there are no steps.
+  void compare() {
+    agree(
+        [&] {
+          return Json{{"folder", folder_}, {"rules", rules_}};
+        },
+        [&](const std::vector<Json>& said) {
+          check_same(said);
+          return Json();
+        });
+  }
+
   /// Something that each rank does, and that fails on all if it fails on one.
   template <class Each>
   void together(const Each& each) {
@@ -122,16 +136,18 @@ class Find {
     const auto word = [](std::optional<std::int64_t> number) {
       return number ? Json(*number) : Json();
     };
-    step_ =
-        agree(
-            [&] {
-              return Json{{"folder", folder_}, {"step", word(wanted)}, {"before", word(before)}};
-            },
-            [&](const std::vector<Json>& said) {
-              check_same(said);
-              return Json(wanted ? *wanted : newest_step(folder_, before));
-            })
-            .get<std::int64_t>();
+    step_ = agree(
+                [&] {
+                  return Json{{"folder", folder_},
+                              {"step", word(wanted)},
+                              {"before", word(before)},
+                              {"rules", rules_}};
+                },
+                [&](const std::vector<Json>& said) {
+                  check_same(said);
+                  return Json(wanted ? *wanted : newest_step(folder_, before));
+                })
+                .get<std::int64_t>();
   }
 
   Json agree(const checkpoint::Work& work, const checkpoint::Decide& decide) {
@@ -142,12 +158,16 @@ class Find {
   static void check_same(const std::vector<Json>& said) {
     for (std::size_t rank = 1; rank < said.size(); ++rank) {
       if (said[rank] == said[0]) continue;
-      fail<ValueError>(kLoad, "rank ", rank, " loads another step or folder than rank 0");
+      const bool rules_differ = said[rank]["rules"] != said[0]["rules"];
+      fail<ValueError>(kLoad, "rank ", rank, " loads ",
+                       rules_differ ? "by other `names` or `only`" : "another step or folder",
+                       " than rank 0");
     }
   }
 
   checkpoint::Ranks& ranks_;
   const std::string& folder_;
+  Json rules_;
   std::int64_t step_ = 0;
   std::string path_;
   Manifest manifest_;
@@ -218,6 +238,10 @@ CheckpointContents renamed(CheckpointContents contents, const Mapped& tensors) {
   return contents;
 }
 
+Json rules_of(const LoadCheckpointOptions& options) {
+  return {{"names", options.names}, {"only", options.only}};
+}
+
 /// What of the tensors is asked for.
 NamedTensors asked_for(const NamedTensors& tensors, const std::vector<std::string>& patterns) {
   if (patterns.empty()) return tensors;
@@ -268,11 +292,13 @@ void read_pieces(const std::string& folder, const Manifest& manifest, const Mapp
 
 /// A load by one rank, together with the others.
 CheckpointContents load_with(World& world, checkpoint::Ranks& ranks, const std::string& folder,
-                             const NamedTensors& tensors, const LoadCheckpointOptions& options) {
-  Find find(ranks, folder);
+                             const NamedTensors& all, const LoadCheckpointOptions& options) {
+  Find find(ranks, folder, rules_of(options));
   Mapped sources;
+  NamedTensors tensors;
   find.for_each(options.step, {}, options.fall_back, [&] {
     find.read([&](const Manifest& manifest) {
+      tensors = asked_for(all, options.only);
       sources = mapped(manifest, options.names);
       check_fit(world, concat("step ", manifest.step), renamed(contents_of(manifest), sources),
                 tensors, options);
@@ -349,14 +375,13 @@ CheckpointContents find_checkpoint(World& world, const std::string& folder,
 CheckpointContents load_checkpoint(World& world, const std::string& folder, const NamedTensors& all,
                                    const LoadCheckpointOptions& options) {
   checkpoint::check_world(kLoad, world);
-  const NamedTensors tensors = asked_for(all, options.only);
   CheckpointContents out;
   for_each_rank(world, world.everyone(), [&](checkpoint::Ranks& ranks) {
     const at::NoGradGuard no_grad;
-    const CheckpointContents contents = load_with(world, ranks, folder, tensors, options);
+    const CheckpointContents contents = load_with(world, ranks, folder, all, options);
     if (ranks.rank() == world.hosted()[0]) out = contents;
   });
-  for (const auto& [name, tensor] : tensors) note_written(tensor);
+  for (const auto& [name, tensor] : asked_for(all, options.only)) note_written(tensor);
   return out;
 }
 
@@ -364,14 +389,16 @@ CheckpointContents load_hugging_face(World& world, const std::string& folder,
                                      const NamedTensors& all,
                                      const LoadCheckpointOptions& options) {
   checkpoint::check_world(kLoadHf, world);
-  const NamedTensors tensors = asked_for(all, options.only);
   CheckpointContents out;
   for_each_rank(world, world.everyone(), [&](checkpoint::Ranks& ranks) {
     const at::NoGradGuard no_grad;
-    Find find(ranks, folder);
+    Find find(ranks, folder, rules_of(options));
     Manifest manifest;
     Mapped sources;
+    NamedTensors tensors;
+    find.compare();
     find.together([&] {
+      tensors = asked_for(all, options.only);
       manifest = checkpoint::read_hf_folder(all_files(), folder);
       sources = mapped(manifest, options.names);
       check_fit(world, folder, renamed(contents_of(manifest), sources), tensors, options);
@@ -381,7 +408,7 @@ CheckpointContents load_hugging_face(World& world, const std::string& folder,
     });
     if (ranks.rank() == world.hosted()[0]) out = contents_of(manifest);
   });
-  for (const auto& [name, tensor] : tensors) note_written(tensor);
+  for (const auto& [name, tensor] : asked_for(all, options.only)) note_written(tensor);
   return out;
 }
 

@@ -103,6 +103,8 @@ TEST(CheckpointManager, AChangeBeforeTheCopyIsToldOnAllRanks) {
 TEST(CheckpointManager, ASecondFolderGetsEachStepToo) {
   Folder folder;
   Folder second;
+  const std::string left = second.path() + "/.step-00000009.saving-0123456789abcdef";
+  std::filesystem::create_directories(left);
   run_in_process(2, [&](World& world) {
     CheckpointManager manager(world.shared_from_this(), folder.path(),
                               {.keep = 1, .also = second.path()});
@@ -114,6 +116,7 @@ TEST(CheckpointManager, ASecondFolderGetsEachStepToo) {
     manager.wait();
     for (const auto& path : {folder.path(), second.path()}) expect_saved(world, path, 2, 1);
     expect_saved(world, second.path(), 1, 0);  // which the first has removed
+    EXPECT_FALSE(std::filesystem::exists(left));
     if (world.rank() == 0) EXPECT_EQ(checkpoint_steps(folder.path()), Steps{2});
   });
 }
