@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import resource
 import time
+from collections.abc import Iterator
 
 import intarsia
 import torch
@@ -172,19 +173,25 @@ WORDS = {
 SENTENCE = ["article", "adjective", "noun", "verb", "article", "noun"]
 
 
-def text(length: int, random: torch.Generator) -> bytes:
+def picks(seed: int) -> Iterator[int]:
+    """Random numbers of 31 bits, the same as in text.cpp."""
+    while True:
+        seed = (seed * 6364136223846793005 + 1442695040888963407) % 2**64
+        yield seed >> 33
+
+
+def text(length: int, random: Iterator[int]) -> bytes:
     """Sentences of a small grammar."""
     made = b""
     while len(made) < length:
-        picks = torch.randint(0, 1 << 30, (len(SENTENCE),), generator=random).tolist()
-        words = [WORDS[kind][pick % len(WORDS[kind])] for kind, pick in zip(SENTENCE, picks)]
+        words = [WORDS[kind][next(random) % len(WORDS[kind])] for kind in SENTENCE]
         made += " ".join(words).encode() + b". "
     return made[:length]
 
 
 def batch_of(step: int, rows: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
     """The global batch of a step: tokens, and the token that follows each. The same on every rank."""
-    random = torch.Generator().manual_seed(seed * 1_000_003 + step)
+    random = picks(seed * 1_000_003 + step)
     lines = [list(text(length + 1, random)) for _ in range(rows)]
     tokens = torch.tensor(lines)
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()

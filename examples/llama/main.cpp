@@ -12,6 +12,7 @@
 #include <intarsia/state_dict.h>
 #include <intarsia/tensor.h>
 #include <intarsia/tensor_parallel.h>
+#include <intarsia/training_state.h>
 #include <sys/resource.h>
 #include <torch/optim/adamw.h>
 #include <torch/serialize.h>
@@ -166,35 +167,6 @@ std::string bill_text(const World& world) {
   return text.empty() ? "nothing" : text;
 }
 
-// ---- checkpoints
-// ---------------------------------------------------------------------------------
-
-/// All that goes on from step to step: the model, its optimizer, and what random numbers come next.
-intarsia::NamedTensors state_of(const Llama& model, const torch::optim::Optimizer& optimizer) {
-  intarsia::NamedTensors state = intarsia::tensors_of(model);
-  for (const auto& each : intarsia::optimizer_tensors(optimizer, *model)) state.push_back(each);
-  state.emplace_back("rng", at::globalContext().defaultGenerator(at::kCPU).get_state());
-  return state;
-}
-
-/// The step to begin with: after the newest that was saved, whatever mesh it was saved on.
-/// COLLECTIVE: all ranks.
-std::int64_t resumed(World& world, const std::string& folder, const Llama& model,
-                     torch::optim::Optimizer& optimizer) {
-  if (!intarsia::any_checkpoint(world, folder)) return 0;
-  const auto found = intarsia::find_checkpoint(world, folder);
-  auto generator = at::globalContext().defaultGenerator(at::kCPU);
-  const at::Tensor random = generator.get_state();
-  const auto mine = intarsia::new_optimizer_tensors(optimizer, *model, found.tensors);
-  intarsia::NamedTensors state = intarsia::tensors_of(model);
-  state.insert(state.end(), mine.begin(), mine.end());
-  state.emplace_back("rng", random);
-  intarsia::load_checkpoint(world, folder, state, {.step = found.step});
-  intarsia::set_optimizer_tensors(optimizer, *model, mine);
-  generator.set_state(random);
-  return found.step;
-}
-
 double peak_mebibytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -229,7 +201,13 @@ void train(World& world, const Mesh& mesh, const Options& o) {
     checkpoints.emplace(world.shared_from_this(), o.save,
                         intarsia::CheckpointManagerOptions{.every = o.every});
   }
-  const std::int64_t first = o.resume ? resumed(world, o.save, model, optimizer) : 0;
+  // All that goes on from step to step, by the names of llama.py, which can go on with it too.
+  intarsia::TrainingState state;
+  state.add("model", model).add("optimizer", optimizer);
+  state.add("rng", at::globalContext().defaultGenerator(at::kCPU));
+  state.leave_out("*.rotary.*");  // computed, not trained
+  const std::int64_t first =
+      o.resume ? intarsia::resume_checkpoint(world, o.save, state).value_or(0) : 0;
   for (std::int64_t step = first; step < o.steps; ++step) {
     const auto began = std::chrono::steady_clock::now();
     const Batch batch = make_batch(step, o.batch, o.seq, o.seed);
@@ -242,7 +220,7 @@ void train(World& world, const Mesh& mesh, const Options& o) {
     sent = bill_text(world);
     optimizer.step();
     if (checkpoints && checkpoints->due(step + 1)) {
-      checkpoints->save(step + 1, state_of(model, optimizer));
+      checkpoints->save(step + 1, state.tensors(), state.values());
     }
     const double value = full_value(loss).item<double>();
     if (!speaks) continue;

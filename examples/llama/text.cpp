@@ -19,11 +19,15 @@ const Words kVerbs{"meets", "cuts", "joins", "follows", "carries"};
 const std::array<const Words*, 6> kSentence{&kArticles, &kAdjectives, &kNouns,
                                             &kVerbs,    &kArticles,   &kNouns};
 
-std::string text(std::size_t length, std::mt19937_64& random) {
+/// Its numbers of 31 bits are the same as in llama.py.
+using Random =
+    std::linear_congruential_engine<std::uint64_t, 6364136223846793005, 1442695040888963407, 0>;
+
+std::string text(std::size_t length, Random& random) {
   std::string made;
   while (made.size() < length) {
     for (const Words* words : kSentence) {
-      made += (*words)[random() % words->size()];
+      made += (*words)[(random() >> 33) % words->size()];
       made += ' ';
     }
     made.back() = '.';
@@ -36,7 +40,7 @@ std::string text(std::size_t length, std::mt19937_64& random) {
 }  // namespace
 
 Batch make_batch(std::int64_t step, std::int64_t rows, std::int64_t length, std::uint64_t seed) {
-  std::mt19937_64 random(seed * 1'000'003 + static_cast<std::uint64_t>(step));
+  Random random(seed * 1'000'003 + static_cast<std::uint64_t>(step));
   at::Tensor both = at::empty({rows, length + 1}, at::kLong);
   for (std::int64_t i = 0; i < rows; ++i) {
     const std::string line = text(static_cast<std::size_t>(length) + 1, random);

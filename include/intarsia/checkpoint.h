@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -101,6 +102,8 @@ struct LoadCheckpointOptions {
   /// Only tensors whose names fit one of these patterns (pattern.h) are loaded, and the others of
   /// both sides left out. Empty: all.
   std::vector<std::string> only = {};
+  /// Tensors whose names fit one of these patterns are left out, of both sides.
+  std::vector<std::string> without = {};
   /// A step that is damaged or cannot be read is told on stderr, and the next older one is taken.
   bool fall_back = false;
 };
@@ -114,6 +117,16 @@ struct LoadCheckpointOptions {
 /// all ranks. COLLECTIVE: all ranks of the world.
 CheckpointContents load_checkpoint(World& world, const std::string& folder,
                                    const NamedTensors& tensors,
+                                   const LoadCheckpointOptions& options = {});
+
+/// The tensors that a step is to be loaded into, given what it holds by the names of
+/// LoadCheckpointOptions::names.
+using TensorsFor = std::function<NamedTensors(const CheckpointContents&)>;
+
+/// The same, where what is loaded depends on what was saved: `into` is asked on every rank, for
+/// each step that is tried. Where it throws, so do the other ranks, with the rank and its words;
+/// nothing is loaded then.
+CheckpointContents load_checkpoint(World& world, const std::string& folder, const TensorsFor& into,
                                    const LoadCheckpointOptions& options = {});
 
 /// Gives tensors the values of a folder of Hugging Face: `model.safetensors`, or several files with

@@ -35,6 +35,7 @@
 #include "intarsia/tensor_parallel.h"     // IWYU pragma: export
 #include "intarsia/tensor_type.h"         // IWYU pragma: export
 #include "intarsia/topology.h"            // IWYU pragma: export
+#include "intarsia/training_state.h"      // IWYU pragma: export
 #include "intarsia/view.h"                // IWYU pragma: export
 #include "intarsia/waiting.h"             // IWYU pragma: export
 #include "intarsia/watch.h"               // IWYU pragma: export

@@ -60,24 +60,6 @@ NamedTensors full_optimizer_state_dict(const torch::optim::Optimizer& optimizer,
 void load_full_optimizer_state_dict(torch::optim::Optimizer& optimizer,
                                     const torch::nn::Module& module, const NamedTensors& state);
 
-/// The state of an optimizer as it is, not gathered: what a checkpoint saves of it, under the same
-/// names. Tensors are the optimizer's own; steps and rates are plain scalars. For the optimizers of
-/// full_optimizer_state_dict. Communicates nothing.
-NamedTensors optimizer_tensors(const torch::optim::Optimizer& optimizer,
-                               const torch::nn::Module& module);
-
-/// Tensors for a checkpoint to be loaded into: as optimizer_tensors gives them, laid out as the
-/// parameters are, for what `saved` has (the contents of find_checkpoint). set_optimizer_tensors
-/// then gives them to the optimizer.
-NamedTensors new_optimizer_tensors(const torch::optim::Optimizer& optimizer,
-                                   const torch::nn::Module& module,
-                                   const std::map<std::string, TensorType>& saved);
-
-/// Gives an optimizer these tensors, in place of what it has. A parameter of which there are none
-/// begins without a state. Communicates nothing.
-void set_optimizer_tensors(torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
-                           const NamedTensors& tensors);
-
 /// Writes plain tensors by name into a file that `read_state_dict` reads, and Python's torch.load
 /// as a dict. The file is replaced when all is written, not before. ValueError that names a
 /// distributed tensor; nothing is then written. Communicates nothing.

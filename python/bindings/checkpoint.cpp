@@ -1,6 +1,7 @@
 // Checkpoints.
 #include "intarsia/checkpoint.h"
 
+#include <pybind11/functional.h>
 #include <pybind11/native_enum.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -86,24 +87,26 @@ void bind_checkpoint(py::module_& m) {
       "check_replicas"_a = true, "hf_file_bytes"_a = py::none(), WithoutGil());
   m.def(
       "load_checkpoint",
-      [](World& world, const std::string& folder, const NamedTensors& tensors,
-         std::optional<std::int64_t> step, bool verify, bool strict, bool convert,
-         const std::string& names, const std::vector<std::string>& only) {
-        return load_checkpoint(world, folder, tensors,
+      [](World& world, const std::string& folder, const TensorsFor& into,
+         std::optional<std::int64_t> step, bool verify, bool strict, bool convert, bool fall_back,
+         const std::string& names, const std::vector<std::string>& only,
+         const std::vector<std::string>& without) {
+        return load_checkpoint(world, folder, into,
                                {.step = step,
                                 .verify = verify,
                                 .strict = strict,
                                 .convert = convert,
                                 .names = names,
-                                .only = only});
+                                .only = only,
+                                .without = without,
+                                .fall_back = fall_back});
       },
-      "world"_a, "folder"_a, "tensors"_a, "step"_a = py::none(), "verify"_a = true,
-      "strict"_a = true, "convert"_a = false, "names"_a = "", "only"_a = std::vector<std::string>(),
+      "world"_a, "folder"_a, "into"_a, "step"_a = py::none(), "verify"_a = true, "strict"_a = true,
+      "convert"_a = false, "fall_back"_a = false, "names"_a = "",
+      "only"_a = std::vector<std::string>(), "without"_a = std::vector<std::string>(),
       WithoutGil());
   m.def("with_names", &with_names, "contents"_a, "names"_a);
   m.def("any_checkpoint", &any_checkpoint, "world"_a, "folder"_a, WithoutGil());
-  m.def("find_checkpoint", &find_checkpoint, "world"_a, "folder"_a, "step"_a = py::none(),
-        "before"_a = py::none(), "fall_back"_a = false, WithoutGil());
   m.def(
       "load_hugging_face",
       [](World& world, const std::string& folder, const NamedTensors& tensors, bool strict,

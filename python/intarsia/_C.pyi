@@ -799,19 +799,18 @@ def save_checkpoint(
 def load_checkpoint(
     world: World,
     folder: str,
-    tensors: Sequence[tuple[str, Tensor]],
+    into: Callable[[CheckpointContents], Sequence[tuple[str, Tensor]]],
     step: int | None = None,
     verify: bool = True,
     strict: bool = True,
     convert: bool = False,
+    fall_back: bool = False,
     names: str = "",
     only: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> CheckpointContents: ...
 def with_names(contents: CheckpointContents, names: str) -> CheckpointContents: ...
 def any_checkpoint(world: World, folder: str) -> bool: ...
-def find_checkpoint(
-    world: World, folder: str, step: int | None = None, before: int | None = None, fall_back: bool = False
-) -> CheckpointContents: ...
 def load_hugging_face(
     world: World,
     folder: str,

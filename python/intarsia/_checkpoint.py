@@ -8,7 +8,6 @@ import gc
 import json
 import math
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -42,6 +41,7 @@ def save_checkpoint(
     check_replicas: bool = True,
     form: Form = "native",
     hf_file_bytes: int = 5_000_000_000,
+    without: Iterable[str] = (),
 ) -> None:
     """Saves a step below `folder`, which is made if it is not there: each rank writes what it holds.
 
@@ -51,7 +51,8 @@ def save_checkpoint(
 
     Returns when the step would survive a crash of all machines. An error is the same on all ranks, and steps that were there
     are as they were. `replace`: a step that is there already is replaced. `check_replicas`: ranks that should hold the same
-    values compare them first. `form="hf"`: ranks write together into a folder as Hugging Face has it, with all of each tensor in
+    values compare them first. `without`: patterns; tensors of modules whose names, such as `model.rotary.cos`, fit one are
+    left out. `form="hf"`: ranks write together into a folder as Hugging Face has it, with all of each tensor in
     files of at most `hf_file_bytes`; give it the state dict of a model. COLLECTIVE: all ranks of the world.
     """
     with without_gc():
@@ -59,7 +60,7 @@ def save_checkpoint(
             world or default_world(),
             os.fspath(folder),
             step,
-            *state_to_save(_SAVE, state),
+            *state_to_save(_SAVE, state, _patterns(without)),
             replace,
             check_replicas,
             checked_form(_SAVE, form, hf_file_bytes),
@@ -88,9 +89,11 @@ def without_gc() -> Iterator[None]:
             gc.enable()
 
 
-def state_to_save(where: str, state: Mapping[str, Any]) -> tuple[list[tuple[str, Tensor]], dict[str, str]]:
+def state_to_save(
+    where: str, state: Mapping[str, Any], without: list[str]
+) -> tuple[list[tuple[str, Tensor]], dict[str, str]]:
     """The tensors of a state by name, and the rest as JSON. `where` is the function that was called."""
-    collected = _Collected(where)
+    collected = _Collected(where, without=without)
     for key, value in state.items():
         if isinstance(value, Tensor):
             collected.add(str(key), value)
@@ -113,6 +116,7 @@ def load_checkpoint(
     fall_back: bool = False,
     names: Names = None,
     only: Iterable[str] = (),
+    without: Iterable[str] = (),
 ) -> LoadedCheckpoint:
     """Gives modules, optimizers and tensors the values of a step, by default the newest: each rank reads what it needs,
     straight into its pieces. Meshes and layouts need not be those of the run that saved.
@@ -123,48 +127,47 @@ def load_checkpoint(
     `verify`: what is read is compared with its hashes. `fall_back`: a step that is damaged or cannot be read is told on
     stderr, and the next older one is taken. `names`: rules by which saved tensors become those of the state: renamed, joined,
     split, stacked, transposed (docs/checkpoints.md). `only`: patterns; of modules and tensors only what fits one is loaded.
+    `without`: patterns; tensors of modules that fit one, and saved tensors that do, are left out.
     COLLECTIVE: all ranks of the world.
     """
-    ranks, path, before, rules, only = world or default_world(), os.fspath(folder), None, _rules(names), _patterns(only)
-    _check_only(state, only)
-    while True:
-        contents = _C.find_checkpoint(ranks, path, step, before, fall_back)
-        try:
-            return _load(ranks, path, state, contents, verify, strict, convert, rules, only)
-        except _C.FileError as error:
-            if not fall_back:
-                raise
-            if ranks.hosted()[0] == 0:
-                print(f"{error}; an older step is tried", file=sys.stderr)
-        step, before = None, contents.step
+    patterns, left_out = _patterns(only), _patterns(without)
+    _check_only(state, patterns)
+    loading: list[_Loading] = []
+
+    def into(contents: _C.CheckpointContents) -> list[tuple[str, Tensor]]:
+        loading[:] = [_Loading(state, contents, left_out)]  # of the step that is tried now
+        return [(name, _ours(tensor)) for name, tensor in loading[0].collected.tensors.items()]
+
+    ranks, path, rules = world or default_world(), os.fspath(folder), _rules(names)
+    _C.load_checkpoint(ranks, path, into, step, verify, strict, convert, fall_back, rules, patterns, left_out)
+    return loading[0].finish()
 
 
-def _load(
-    ranks: _C.World,
-    path: str,
-    state: Mapping[str, Any],
-    contents: _C.CheckpointContents,
-    verify: bool,
-    strict: bool,
-    convert: bool,
-    rules: str,
-    only: list[str],
-) -> LoadedCheckpoint:
-    step = contents.step
-    collected = _Collected(_LOAD, _C.with_names(contents, rules) if rules else contents)
-    missing = [key for key, value in state.items() if not collected.has_saved(str(key), value)]
-    if missing:
-        raise ValueError(f"[{_LOAD}] step {step} has nothing under {', '.join(map(repr, missing))}; nothing was changed")
-    kinds = {key: _kind_of(value, state) for key, value in state.items()}
-    finish = [kinds[key].load(collected, str(key), value) for key, value in state.items()]
-    tensors = [(name, _ours(tensor)) for name, tensor in collected.tensors.items()]
-    _C.load_checkpoint(ranks, path, tensors, step, verify, strict, convert, rules, only)
-    _note_written(collected.tensors.values())
-    for each in finish:
-        each()
-    returned = [key for key in collected.saved_values if isinstance(kinds.get(key, _Value()), _Value)]
-    values = {key: _decoded(collected, _saved_value(collected, key)) for key in returned}
-    return LoadedCheckpoint(step, {key: value for key, value in state.items() if isinstance(value, Tensor)} | values)
+class _Loading:
+    """A state that is given the values of a step: which tensors are read, and what is done when they were."""
+
+    def __init__(self, state: Mapping[str, Any], contents: _C.CheckpointContents, without: list[str]):
+        self.state, self.step = state, contents.step
+        self.collected = _Collected(_LOAD, contents, without)
+        missing = [key for key, value in state.items() if not self.collected.has_saved(str(key), value)]
+        if missing:
+            raise ValueError(
+                f"[{_LOAD}] step {self.step} has nothing under {', '.join(map(repr, missing))}; nothing was changed"
+            )
+        self.kinds = {key: _kind_of(value, state) for key, value in state.items()}
+        self.afterwards = [self.kinds[key].load(self.collected, str(key), value) for key, value in state.items()]
+        for name in filter(self.collected.is_left_out, self.collected.tensors):
+            raise ValueError(f"[{_LOAD}] {name!r} cannot be left out: it is of no module; nothing was changed")
+
+    def finish(self) -> LoadedCheckpoint:
+        collected = self.collected
+        _note_written(collected.tensors.values())
+        for each in self.afterwards:
+            each()
+        returned = [key for key in collected.saved_values if isinstance(self.kinds.get(key, _Value()), _Value)]
+        values = {key: _decoded(collected, _saved_value(collected, key)) for key in returned}
+        tensors = {key: value for key, value in self.state.items() if isinstance(value, Tensor)}
+        return LoadedCheckpoint(self.step, tensors | values)
 
 
 def load_hugging_face(
@@ -248,8 +251,9 @@ _PLAIN = {Tensor, nn.Parameter, nn.Buffer}
 class _Collected:
     """The tensors of a state by name, and what the values of others are."""
 
-    def __init__(self, where: str, contents: _C.CheckpointContents | None = None):
+    def __init__(self, where: str, contents: _C.CheckpointContents | None = None, without: Iterable[str] = ()):
         self.where = where
+        self.without = without  # patterns
         self.tensors: dict[str, Tensor] = {}
         self.values: dict[str, Any] = {}
         # Taken once: each time the extension makes new dicts of them.
@@ -260,6 +264,9 @@ class _Collected:
         if name in self.tensors:
             raise ValueError(f"[{self.where}] two tensors are called {name!r}; give one another name")
         self.tensors[name] = tensor
+
+    def is_left_out(self, name: str) -> bool:
+        return any(_C.matches(name, pattern) for pattern in self.without)
 
     def has_saved(self, key: str, value: Any) -> bool:
         """Whether something was saved under a key. Of modules, tensors are enough: other programs save nothing else."""
@@ -275,7 +282,7 @@ class _Collected:
 
 # ---- values of Python as JSON. What JSON has no word for is an object with one name of these.
 
-_TUPLE, _ITEMS, _INT, _FLOAT, _TENSOR = "__tuple__", "__items__", "__int__", "__float__", "__tensor__"
+_TUPLE, _ITEMS, _INT, _FLOAT, _TENSOR, _DTYPE = "__tuple__", "__items__", "__int__", "__float__", "__tensor__", "__dtype__"
 
 
 def _encoded(collected: _Collected, name: str, value: Any) -> Any:
@@ -289,6 +296,8 @@ def _encoded(collected: _Collected, name: str, value: Any) -> Any:
         return int(value) if -(2**63) <= value < 2**63 else {_INT: str(int(value))}
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {_FLOAT: str(float(value))}
+    if isinstance(value, torch.dtype) and value in _DTYPE_NAMES:
+        return {_DTYPE: _DTYPE_NAMES[value]}
     if isinstance(value, tuple | list):
         parts = [_encoded(collected, f"{name}.{i}", part) for i, part in enumerate(value)]
         return {_TUPLE: parts} if isinstance(value, tuple) else parts
@@ -320,6 +329,8 @@ def _decoded(collected: _Collected, value: Any) -> Any:
             return int(inside)
         if word == _FLOAT:
             return float(inside)
+        if word == _DTYPE:
+            return _DTYPES[inside]
         if word == _ITEMS:
             return {_decoded(collected, key): _decoded(collected, part) for key, part in inside}
         if word == _TENSOR:
@@ -366,6 +377,8 @@ class _Module:
     def save(self, collected: _Collected, key: str, module: nn.Module) -> Any:
         rest = {}
         for name, value in self._state(module).items():
+            if collected.is_left_out(f"{key}.{name}"):
+                continue
             if isinstance(value, Tensor):
                 collected.add(f"{key}.{name}", value)
             else:
@@ -374,7 +387,7 @@ class _Module:
 
     def load(self, collected: _Collected, key: str, module: nn.Module) -> Callable[[], None]:
         for name, value in self._state(module).items():
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and not collected.is_left_out(f"{key}.{name}"):
                 collected.add(f"{key}.{name}", value)
         rest = _saved_value(collected, key) if key in collected.saved_values else {}
         if not rest:
@@ -525,3 +538,4 @@ _DTYPES = {
     "c64": torch.complex64,
     "c128": torch.complex128,
 }
+_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}

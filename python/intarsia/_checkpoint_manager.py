@@ -44,7 +44,7 @@ class CheckpointManager:
     `mode`: "behind" copies in the call and returns; "overlapped" returns at once, and a thread copies while the next forward
     and backward run: every optimizer of torch waits for it before its step, everything else that changes a tensor must call
     `wait_staged` first (a change before fails the save, unless autograd cannot see it either, as through `.data` or `local`); "wait" returns when the step is on the disk. `also`: a second folder, such as one in an object store, that gets each
-    step when the first has it; nothing is removed there. `stop_on_failure=False`: a save that failed is told
+    step when the first has it; nothing is removed there. `without`: as for save_checkpoint, and for `resume` too. `stop_on_failure=False`: a save that failed is told
     on stderr, and training goes on. `signals`: at one of these, on any rank, all ranks save the step they are at, and
     `stop_requested` is True; `after_step` then makes one small collective each step. The rest is as for save_checkpoint.
     """
@@ -62,6 +62,7 @@ class CheckpointManager:
         check_replicas: bool = True,
         form: Form = "native",
         hf_file_bytes: int = 5_000_000_000,
+        without: Iterable[str] = (),
         stop_on_failure: bool = True,
         signals: Iterable[int] = (),
         world: _C.World | None = None,
@@ -71,6 +72,7 @@ class CheckpointManager:
         self.folder = os.fspath(folder)
         self._folders = [self.folder, *([os.fspath(also)] if also else [])]
         self._world = world or default_world()
+        self._without = [without] if isinstance(without, str) else list(without)
         signals = tuple(signals)
         self._manager = _C.CheckpointManager(
             self._world,
@@ -101,7 +103,7 @@ class CheckpointManager:
     def save(self, step: int, state: Mapping[str, Any]) -> None:
         """Saves the step. `state` as for save_checkpoint. COLLECTIVE: all ranks of the world."""
         with without_gc():
-            self._manager.save(step, *state_to_save(_WHERE, state))
+            self._manager.save(step, *state_to_save(_WHERE, state, self._without))
 
     def finish(self, step: int, state: Mapping[str, Any]) -> None:
         """Saves the step unless it was saved, and waits until all is on the disk. COLLECTIVE: all ranks of the world."""
@@ -114,9 +116,10 @@ class CheckpointManager:
         """Loads the newest step that can be read, or the one that `step` names; None where rank 0 sees none. Of two folders the
         first one that has any is taken. `options` as for
         load_checkpoint. COLLECTIVE: all ranks of the world."""
+        own = {"world": self._world, "fall_back": True, "without": self._without}
         for folder in self._folders:
             if _C.any_checkpoint(self._world, folder):
-                return load_checkpoint(folder, state, **{"world": self._world, "fall_back": True, **options})
+                return load_checkpoint(folder, state, **{**own, **options})
         return None
 
     def steps(self) -> list[int]:

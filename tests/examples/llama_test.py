@@ -47,14 +47,14 @@ def the_launcher_ends_all_when_one_fails():
     assert "[1] rank 1 fails" in said and time.monotonic() - began < 30, said
 
 
-def a_run_goes_on_on_another_mesh(program):
-    """Three steps at once, and one step, then the others in another mode: the same losses."""
+def a_run_goes_on_on_another_mesh(program, other=None):
+    """Three steps at once, and one step, then the others in another mode, and perhaps in the other language: the same losses."""
     alone = losses(2, *program, "--mode", "fsdp")
     with tempfile.TemporaryDirectory() as folder:
         save = ["--save", folder, "--every", "1", "--resume"]
         small = [word if word != "3" else "1" for word in SMALL]
         launched(2, *program, "--mode", "fsdp", *save, *small)
-        rest = [float(loss) for loss in STEP.findall(launched(2, *program, "--mode", "tp", *save, *SMALL))]
+        rest = [float(loss) for loss in STEP.findall(launched(2, *(other or program), "--mode", "tp", *save, *SMALL))]
         assert len(rest) == 2 and all(abs(a - b) <= 2e-4 for a, b in zip(alone[1:], rest)), (alone, rest)
         assert len(os.listdir(folder)) == 3, os.listdir(folder)
 
@@ -79,6 +79,8 @@ def main(program):
         return
     every_mode_learns_the_same(PYTHON, [("plain", 1), ("tp+sp", 2), ("fsdp", 2)])
     a_run_goes_on_on_another_mesh(PYTHON)
+    a_run_goes_on_on_another_mesh([program], PYTHON)
+    a_run_goes_on_on_another_mesh(PYTHON, [program])
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import re
 import sys
 
 ORDER = [
-    "base", "layout", "plan", "rules", "world", "tensor", "prove", "parallel", "checkpoint", "equiv", "context", "pipeline",
+    "base", "layout", "plan", "rules", "world", "tensor", "prove", "parallel", "checkpoint", "training", "equiv", "context", "pipeline",
     "experts", "elastic", "tools",
 ]  # fmt: skip
 SIBLINGS = {"parallel", "checkpoint"}  # know the layers below, not each other
@@ -44,6 +44,7 @@ PUBLIC = {
     "collectives": "world", "in_process": "world", "ledger": "world", "lockstep": "world", "memory": "world", "phase": "world", "simulate": "world", "symmetric_memory": "world", "rendezvous": "world", "waiting": "world", "watch": "world", "world": "world",
     "checkpoint": "checkpoint",
     "checkpoint_manager": "checkpoint",
+    "training_state": "training",
     "fully_shard": "parallel", "optim": "parallel", "overlap": "parallel", "replicate": "parallel", "state_dict": "parallel", "tensor_parallel": "parallel",
     "intarsia": "tools",
 }  # fmt: skip

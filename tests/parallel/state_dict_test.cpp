@@ -266,53 +266,6 @@ TEST(StateDict, KnowsTorchsOptimizers) {
                                     optim::RMSpropOptions(0.1).momentum(0.9).centered(true));
 }
 
-/// The state of an optimizer through tensors that a checkpoint would fill, as they are.
-template <class Optimizer, class Options>
-void expect_same_tensors(World& world, const Options& options) {
-  const Mesh mesh = Mesh::parse("[dp=2]");
-  const auto made = [&] {
-    at::manual_seed(7);
-    return build_sharded(world, mesh, {}, {.shard = {"dp"}}, [] { return Net(); });
-  };
-  const Layout lies = Layout::parse("[dp=2] S(0)");
-  const auto lay_out = [&](const at::Tensor& t) { return distribute(t, lies, world); };
-  auto net = made();
-  Optimizer optimizer(once_each(*net.module), options);
-  train(*net.module, optimizer, 0, 2, lay_out);
-  std::map<std::string, TensorType> saved;
-  const NamedTensors mine = optimizer_tensors(optimizer, *net.module);
-  for (const auto& [name, tensor] : mine) saved[name] = {};
-
-  auto other = made();
-  load_full_state_dict(*other.module, full_state_dict(*net.module));
-  Optimizer fresh(once_each(*other.module), options);
-  const NamedTensors into = new_optimizer_tensors(fresh, *other.module, saved);
-  ASSERT_EQ(into.size(), mine.size());
-  const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < mine.size(); ++i) {
-    EXPECT_EQ(into[i].first, mine[i].first);
-    EXPECT_EQ(has_layout(into[i].second), has_layout(mine[i].second));
-    if (has_layout(into[i].second)) {
-      EXPECT_EQ(layout_of(into[i].second), layout_of(mine[i].second));
-    }
-    at::Tensor(into[i].second).copy_(mine[i].second);
-  }
-  set_optimizer_tensors(fresh, *other.module, into);
-  const at::AutoGradMode with_grad(true);
-  train(*net.module, optimizer, 2, 4, lay_out);
-  train(*other.module, fresh, 2, 4, lay_out);
-  expect_equal(full_state_dict(*other.module), full_state_dict(*net.module));
-}
-
-TEST(StateDict, OptimizersGoOnWithTensorsAsTheyAre) {
-  const auto world = lockstep_world(2);
-  namespace optim = torch::optim;
-  expect_same_tensors<optim::AdamW>(*world, optim::AdamWOptions(0.1).amsgrad(true));
-  expect_same_tensors<optim::Adam>(*world, optim::AdamOptions(0.1));
-  expect_same_tensors<optim::SGD>(*world, optim::SGDOptions(0.1).momentum(0.9));
-  expect_same_tensors<optim::RMSprop>(*world, optim::RMSpropOptions(0.1).momentum(0.5));
-}
-
 TEST(StateDict, FilesAreReplacedWhenAllIsWritten) {
   const auto world = lockstep_world(2);
   Net net = build(*world, Mesh::parse("[dp=2]"), LayoutPatterns{{"up.weight", "S(0)"}},

@@ -155,6 +155,51 @@ def test_values_of_python_come_back_as_they_were():
         assert it.checkpoint_steps(folder) == [0]
 
 
+def test_what_is_left_out_is_neither_saved_nor_loaded():
+    with tempfile.TemporaryDirectory() as folder:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+        model(torch.ones(1, 6)).sum().backward()
+        optimizer.step()
+        state = {"model": model, "optimizer": optimizer}
+        it.save_checkpoint(folder, 0, state)
+        it.save_checkpoint(folder, 1, state, without=["model.*.bias"])
+        assert "model.2.bias" not in it.read_checkpoint(folder).tensors
+        for step in (0, 1):  # there or not, in the step
+            saved = copy.deepcopy(model.state_dict())
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.fill_(3)
+            it.load_checkpoint(folder, state, step=step, without="*.bias")
+            assert torch.equal(model[0].weight, saved["0.weight"]) and (model[0].bias == 3).all()
+        refuses(ValueError, "it lacks model.0.bias", lambda: it.load_checkpoint(folder, state))
+        refuses(
+            ValueError,
+            "'optimizer.state.model.0.bias.momentum_buffer' cannot be left out",
+            lambda: it.load_checkpoint(folder, state, step=0, without="opt*"),
+        )
+        with it.CheckpointManager(folder, without=["model.0.*"]) as checkpoints:
+            checkpoints.save(2, state)
+            checkpoints.wait()
+            assert "model.0.weight" not in it.read_checkpoint(folder).tensors
+            assert checkpoints.resume(state).step == 2
+
+
+def test_muon_with_its_dtype():
+    with tempfile.TemporaryDirectory() as folder:
+        model = nn.Linear(4, 4, bias=False)
+        optimizer = it.Muon(model.parameters(), ns_dtype=torch.float32)
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        it.save_checkpoint(folder, 0, {"model": model, "optimizer": optimizer})
+        again = it.Muon(model.parameters())
+        it.load_checkpoint(folder, {"model": model, "optimizer": again})
+        assert again.param_groups[0]["ns_dtype"] is torch.float32
+        assert again.param_groups[0]["ns_coefficients"] == optimizer.param_groups[0]["ns_coefficients"]
+        (p,) = model.parameters()
+        assert torch.equal(again.state[p]["momentum_buffer"], optimizer.state[p]["momentum_buffer"])
+
+
 def test_tensors_are_loaded_in_place():
     with tempfile.TemporaryDirectory() as folder:
         t = torch.arange(6.0).reshape(2, 3)
@@ -216,6 +261,23 @@ def test_a_rank_that_differs_is_named():
     refuses(ValueError, "rank 1 saves other values than rank 0", lambda: it.save_checkpoint(folder, 20, {"n": rank}))
     refuses(ValueError, "rank 1 saves another step than rank 0", lambda: it.save_checkpoint(folder, 20 + rank, {"n": 0}))
     assert 20 not in it.checkpoint_steps(folder)
+    it.save_checkpoint(folder, 21, {"n": 0})
+    refuses(
+        ValueError,
+        "rank 1: ValueError: [load_checkpoint] step 21 has nothing under 'm'" if rank == 0 else "[load_checkpoint] step 21 has nothing under 'm'",
+        lambda: it.load_checkpoint(folder, {"n" if rank == 0 else "m": None}),
+    )
+
+    class Broken(nn.Linear):
+        def state_dict(self, **_):
+            raise RuntimeError("the model is broken")
+
+    it.save_checkpoint(folder, 22, {"model": nn.Linear(2, 2).requires_grad_(False)}, check_replicas=False)
+    refuses(
+        RuntimeError if rank else ValueError,
+        "the model is broken",
+        lambda: it.load_checkpoint(folder, {"model": (Broken if rank else nn.Linear)(2, 2)}),
+    )
     dist.barrier()
     if rank == 0:
         shutil.rmtree(folder)

@@ -6,24 +6,37 @@ an error that names the object; and a fault that passes is not even an error.
 The program is tests/checkpoint/faults.cpp. (1) Each request of a save meets each fault of fault_proxy.KINDS once: the save succeeds, and is
 the new step. (2) From each request on every answer is a fault: the save fails with the object's name, or was done; the old step is as it was.
 (3) The saving process is killed at each request, before and after the store has seen it. (4) Each request of a load meets each fault once,
-then all do. STRIDE: every so many of these cases."""
+then all do. STRIDE: every so many of these cases. Several run at a time, each through a proxy of its own: they mostly wait."""
 
+import collections
+import concurrent.futures
+import functools
+import itertools
 import os
 import subprocess
 import sys
+import threading
 
 import fault_proxy
 import weed
 
 
+AT_A_TIME = 4
+
+
 class Campaign:
-    def __init__(self, program, endpoint, stride):
-        self.program, self.stride = program, stride
+    def __init__(self, program, endpoint):
+        self.program = program
         self.endpoint = endpoint
-        self.proxy = fault_proxy.FaultProxy(endpoint)
-        self.counts = {"passed": 0, "failed and named": 0, "killed": 0, "new after a kill": 0}
-        self.number = 0
-        self.cases = 0
+        self.of_thread = threading.local()
+        self.number = itertools.count(1)
+
+    @property
+    def proxy(self):
+        """That of the thread that asks."""
+        if not hasattr(self.of_thread, "proxy"):
+            self.of_thread.proxy = fault_proxy.FaultProxy(self.endpoint)
+        return self.of_thread.proxy
 
     def run(self, *words, endpoint, timeout=120):
         limits = {"INTARSIA_STORE_STALL_SECONDS": "1", "INTARSIA_STORE_TRIES": "4"}
@@ -38,14 +51,9 @@ class Campaign:
         said, _ = process.communicate(timeout=timeout)
         return process.returncode, said
 
-    def is_due(self):
-        self.cases += 1
-        return self.cases % self.stride == 0
-
     def prepared(self):
         """A new folder with the old step."""
-        self.number += 1
-        root = f"s3://{weed.BUCKET}/case-{self.number}"
+        root = f"s3://{weed.BUCKET}/case-{next(self.number)}"
         code, said = self.run("save", root, 3, 1, endpoint=self.endpoint)
         assert code == 0, said
         return root
@@ -71,17 +79,16 @@ class Campaign:
         return len(self.proxy.requests)
 
     def saves(self):
+        """The cases of saves, each a function that says what came of it."""
         for step in (4, 3):  # a new step, and one in the place of the old
             count = self.requests("save", self.prepared(), step, 2)
             print(f"{count} requests of a save that {'replaces' if step == 3 else 'adds'} a step", flush=True)
             for at in range(count):
                 for kind in fault_proxy.KINDS:
                     for always in (False, True):
-                        if self.is_due():
-                            self.save_with(step, kind, at, always)
+                        yield functools.partial(self.save_with, step, kind, at, always)
                 for after in (False, True):
-                    if self.is_due():
-                        self.kill_at(step, at, after)
+                    yield functools.partial(self.kill_at, step, at, after)
 
     def save_with(self, step, kind, at, always):
         root = self.prepared()
@@ -92,18 +99,18 @@ class Campaign:
         if code:
             assert f"step {step} was not saved in {root}" in said and f"{root}/step" in said, where
             assert weed.SECRET not in said and weed.KEY not in said, where
-        self.counts["failed and named" if code else "passed"] += 1
         self.expect_old_or_new(root, step, saved=code == 0)
+        return "failed and named" if code else "passed"
 
     def kill_at(self, step, at, after):
         root = self.prepared()
         self.proxy.kill(at, after)
         code, said = self.run("save", root, step, 2, endpoint=self.proxy.endpoint)
         assert code == -9, (at, after, code, said)
-        self.counts["killed"] += 1
-        self.counts["new after a kill"] += self.expect_old_or_new(root, step, saved=False)
+        is_new = self.expect_old_or_new(root, step, saved=False)
         code, said = self.run("save", root, 5, 2, endpoint=self.endpoint)  # what was left is not in the way
         assert code == 0, said
+        return "killed, the new step" if is_new else "killed, the old step"
 
     def loads(self):
         root = self.prepared()
@@ -112,27 +119,27 @@ class Campaign:
         for at in range(count):
             for kind in fault_proxy.KINDS:
                 for always in (False, True):
-                    if not self.is_due():
-                        continue
-                    self.proxy.fail(kind, at, always)
-                    code, said = self.run("check", root, endpoint=self.proxy.endpoint)
-                    where = f"{kind} at {at}: {said}"
-                    assert code == 0 or (always and code == 3 and f"s3://{weed.BUCKET}/" in said), where
-                    assert code or said == "3 1\n", where
-                    self.counts["failed and named" if code else "passed"] += 1
+                    yield functools.partial(self.load_with, root, kind, at, always)
+
+    def load_with(self, root, kind, at, always):
+        self.proxy.fail(kind, at, always)
+        code, said = self.run("check", root, endpoint=self.proxy.endpoint)
+        where = f"{kind} at {at}: {said}"
+        assert code == 0 or (always and code == 3 and f"s3://{weed.BUCKET}/" in said), where
+        assert code or said == "3 1\n", where
+        return "failed and named" if code else "passed"
 
 
 def main(program, stride=1):
     if weed.program() is None:
         print("SeaweedFS is not installed")
         return
-    with weed.running() as endpoint:
-        campaign = Campaign(program, endpoint, int(stride))
-        campaign.saves()
-        campaign.loads()
-    counts = campaign.counts
-    total = counts["passed"] + counts["failed and named"] + counts["killed"]
-    print(f"{total} faults at an object store: " + ", ".join(f"{number} {what}" for what, number in counts.items()) + "; none wrong")
+    with weed.running() as endpoint, concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
+        campaign = Campaign(program, endpoint)
+        cases = [*campaign.saves(), *campaign.loads()]
+        due = cases[int(stride) - 1 :: int(stride)]
+        counts = collections.Counter(pool.map(lambda case: case(), due))
+    print(f"{len(due)} of {len(cases)} faults at an object store: {', '.join(f'{n} {what}' for what, n in counts.items())}; none wrong")
 
 
 if __name__ == "__main__":

@@ -159,9 +159,10 @@ class Find {
     for (std::size_t rank = 1; rank < said.size(); ++rank) {
       if (said[rank] == said[0]) continue;
       const bool rules_differ = said[rank]["rules"] != said[0]["rules"];
-      fail<ValueError>(kLoad, "rank ", rank, " loads ",
-                       rules_differ ? "by other `names` or `only`" : "another step or folder",
-                       " than rank 0");
+      fail<ValueError>(
+          kLoad, "rank ", rank, " loads ",
+          rules_differ ? "by other `names`, `only` or `without`" : "another step or folder",
+          " than rank 0");
     }
   }
 
@@ -181,6 +182,11 @@ bool can_convert(DType from, DType to) {
            dtype != DType::f8e5m2;
   };
   return is_plain(from) && is_plain(to);
+}
+
+bool fits_any(const std::string& name, const std::vector<std::string>& patterns) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& pattern) { return matches(name, pattern); });
 }
 
 /// Refuses, with all names, what a step and the tensors that are to be loaded do not share.
@@ -208,7 +214,9 @@ void check_fit(const World& world, const std::string& what, const CheckpointCont
   std::vector<std::string> unused;
   for (const auto& [name, ignored] : contents.tensors) {
     const bool is_strict = options.strict && options.only.empty();
-    if (is_strict && !asked.contains(name)) unused.push_back(name);
+    if (is_strict && !asked.contains(name) && !fits_any(name, options.without)) {
+      unused.push_back(name);
+    }
   }
   std::vector<std::string> parts;
   if (!missing.empty()) parts.push_back("it lacks " + join(missing, ", "));
@@ -239,17 +247,17 @@ CheckpointContents renamed(CheckpointContents contents, const Mapped& tensors) {
 }
 
 Json rules_of(const LoadCheckpointOptions& options) {
-  return {{"names", options.names}, {"only", options.only}};
+  return {{"names", options.names}, {"only", options.only}, {"without", options.without}};
 }
 
 /// What of the tensors is asked for.
-NamedTensors asked_for(const NamedTensors& tensors, const std::vector<std::string>& patterns) {
-  if (patterns.empty()) return tensors;
+NamedTensors asked_for(const NamedTensors& tensors, const LoadCheckpointOptions& options) {
   NamedTensors out;
-  std::set<std::string> unused(patterns.begin(), patterns.end());
+  std::set<std::string> unused(options.only.begin(), options.only.end());
   for (const auto& each : tensors) {
     const auto fits = [&](const std::string& pattern) { return matches(each.first, pattern); };
-    if (std::any_of(patterns.begin(), patterns.end(), fits)) out.push_back(each);
+    const bool is_asked = options.only.empty() || fits_any(each.first, options.only);
+    if (is_asked && !fits_any(each.first, options.without)) out.push_back(each);
     std::erase_if(unused, fits);
   }
   if (unused.empty()) return out;
@@ -298,7 +306,7 @@ CheckpointContents load_with(World& world, checkpoint::Ranks& ranks, const std::
   NamedTensors tensors;
   find.for_each(options.step, {}, options.fall_back, [&] {
     find.read([&](const Manifest& manifest) {
-      tensors = asked_for(all, options.only);
+      tensors = asked_for(all, options);
       sources = mapped(manifest, options.names);
       check_fit(world, concat("step ", manifest.step), renamed(contents_of(manifest), sources),
                 tensors, options);
@@ -309,6 +317,36 @@ CheckpointContents load_with(World& world, checkpoint::Ranks& ranks, const std::
     });
   });
   return contents_of(find.manifest());
+}
+
+/// What `into` gives for a step, on all ranks or on none. A rank that cannot throws its own error,
+/// the others one that names it. In lockstep one asks for all.
+NamedTensors tensors_for(World& world, const std::string& folder, const TensorsFor& into,
+                         const CheckpointContents& found, const std::string& names) {
+  const auto ask_once = [&] { return into(names.empty() ? found : with_names(found, names)); };
+  if (world.in_lockstep()) return ask_once();
+  NamedTensors out;
+  std::exception_ptr error;
+  const auto ask = [&] {
+    try {
+      out = ask_once();
+    } catch (const Failure&) {
+      error = std::current_exception();
+      throw;
+    } catch (const std::exception& other) {
+      error = std::current_exception();
+      const std::string_view words = other.what();  // Python's lines are of no use to others
+      fail<ValueError>(kLoad, words.substr(0, words.find("\n\n")));
+    }
+  };
+  try {
+    for_each_rank(world, world.everyone(),
+                  [&](checkpoint::Ranks& ranks) { Find(ranks, folder).together(ask); });
+  } catch (const std::exception&) {
+    if (error) std::rethrow_exception(error);
+    throw;
+  }
+  return out;
 }
 
 }  // namespace
@@ -381,8 +419,30 @@ CheckpointContents load_checkpoint(World& world, const std::string& folder, cons
     const CheckpointContents contents = load_with(world, ranks, folder, all, options);
     if (ranks.rank() == world.hosted()[0]) out = contents;
   });
-  for (const auto& [name, tensor] : asked_for(all, options.only)) note_written(tensor);
+  for (const auto& [name, tensor] : asked_for(all, options)) note_written(tensor);
   return out;
+}
+
+CheckpointContents load_checkpoint(World& world, const std::string& folder, const TensorsFor& into,
+                                   const LoadCheckpointOptions& options) {
+  checkpoint::check_world(kLoad, world);
+  LoadCheckpointOptions each = options;
+  each.fall_back = false;
+  std::optional<std::int64_t> before;
+  while (true) {
+    const auto found = find_checkpoint(world, folder, each.step, before, options.fall_back);
+    each.step = found.step;
+    const NamedTensors tensors = tensors_for(world, folder, into, found, options.names);
+    try {
+      return load_checkpoint(world, folder, tensors, each);
+    } catch (const FileError& error) {
+      if (!options.fall_back) throw;
+      if (world.hosted()[0] == 0)
+        std::fprintf(stderr, "%s; an older step is tried\n", error.what());
+    }
+    each.step.reset();
+    before = found.step;
+  }
 }
 
 CheckpointContents load_hugging_face(World& world, const std::string& folder,
@@ -398,7 +458,7 @@ CheckpointContents load_hugging_face(World& world, const std::string& folder,
     NamedTensors tensors;
     find.compare();
     find.together([&] {
-      tensors = asked_for(all, options.only);
+      tensors = asked_for(all, options);
       manifest = checkpoint::read_hf_folder(all_files(), folder);
       sources = mapped(manifest, options.names);
       check_fit(world, folder, renamed(contents_of(manifest), sources), tensors, options);
@@ -408,7 +468,7 @@ CheckpointContents load_hugging_face(World& world, const std::string& folder,
     });
     if (ranks.rank() == world.hosted()[0]) out = contents_of(manifest);
   });
-  for (const auto& [name, tensor] : asked_for(all, options.only)) note_written(tensor);
+  for (const auto& [name, tensor] : asked_for(all, options)) note_written(tensor);
   return out;
 }
 
