@@ -42,6 +42,8 @@ struct SaveCheckpointOptions {
   CheckpointForm form = CheckpointForm::native;
   /// hf: how long a file is at most, unless one tensor is longer.
   std::uint64_t hf_file_bytes = 5'000'000'000;
+  /// hf: floating point tensors are converted to this one, such as at::kBFloat16.
+  std::optional<at::ScalarType> hf_dtype = std::nullopt;
 };
 
 /// Saves a step below `folder`, which is made if it is not there. Tensors keep their layouts; a

@@ -47,6 +47,7 @@ struct CheckpointManagerOptions {
   bool check_replicas = true;
   CheckpointForm form = CheckpointForm::native;
   std::uint64_t hf_file_bytes = 5'000'000'000;
+  std::optional<at::ScalarType> hf_dtype = std::nullopt;
   /// A save that failed stops the run. Not so: it is told on stderr, and training goes on.
   bool stop_on_failure = true;
   /// `after_step` heeds `request_stop`: it asks all ranks, by one small collective each step. What

@@ -37,7 +37,8 @@ void bind_manager(py::module_& m) {
           py::init([](std::shared_ptr<World> world, const std::string& folder, std::int64_t every,
                       bool first, std::int64_t keep, SaveMode mode, const std::string& also,
                       bool replace, bool check_replicas, std::optional<std::uint64_t> hf_file_bytes,
-                      bool stop_on_failure, bool heed_requests) {
+                      std::optional<at::ScalarType> hf_dtype, bool stop_on_failure,
+                      bool heed_requests) {
             return std::make_unique<CheckpointManager>(
                 std::move(world), folder,
                 CheckpointManagerOptions{.every = every,
@@ -49,11 +50,13 @@ void bind_manager(py::module_& m) {
                                          .check_replicas = check_replicas,
                                          .form = form_of(hf_file_bytes),
                                          .hf_file_bytes = hf_file_bytes.value_or(1),
+                                         .hf_dtype = hf_dtype,
                                          .stop_on_failure = stop_on_failure,
                                          .heed_requests = heed_requests});
           }),
           "world"_a, "folder"_a, "every"_a, "first"_a, "keep"_a, "mode"_a, "also"_a, "replace"_a,
-          "check_replicas"_a, "hf_file_bytes"_a, "stop_on_failure"_a, "heed_requests"_a)
+          "check_replicas"_a, "hf_file_bytes"_a, "hf_dtype"_a, "stop_on_failure"_a,
+          "heed_requests"_a)
       .def("due", &CheckpointManager::due, "step"_a, WithoutGil())
       .def("save", &CheckpointManager::save, "step"_a, "tensors"_a, "values"_a, WithoutGil())
       .def("wait_staged", &CheckpointManager::wait_staged, WithoutGil())
@@ -76,15 +79,17 @@ void bind_checkpoint(py::module_& m) {
       "save_checkpoint",
       [](World& world, const std::string& folder, std::int64_t step, const NamedTensors& tensors,
          const CheckpointValues& values, bool replace, bool check_replicas,
-         std::optional<std::uint64_t> hf_file_bytes) {
+         std::optional<std::uint64_t> hf_file_bytes, std::optional<at::ScalarType> hf_dtype) {
         save_checkpoint(world, folder, step, tensors, values,
                         {.replace = replace,
                          .check_replicas = check_replicas,
                          .form = form_of(hf_file_bytes),
-                         .hf_file_bytes = hf_file_bytes.value_or(1)});
+                         .hf_file_bytes = hf_file_bytes.value_or(1),
+                         .hf_dtype = hf_dtype});
       },
       "world"_a, "folder"_a, "step"_a, "tensors"_a, "values"_a, "replace"_a = false,
-      "check_replicas"_a = true, "hf_file_bytes"_a = py::none(), WithoutGil());
+      "check_replicas"_a = true, "hf_file_bytes"_a = py::none(), "hf_dtype"_a = py::none(),
+      WithoutGil());
   m.def(
       "load_checkpoint",
       [](World& world, const std::string& folder, const TensorsFor& into,

@@ -795,6 +795,7 @@ def save_checkpoint(
     replace: bool = False,
     check_replicas: bool = True,
     hf_file_bytes: int | None = None,
+    hf_dtype: torch.dtype | None = None,
 ) -> None: ...
 def load_checkpoint(
     world: World,
@@ -856,6 +857,7 @@ class CheckpointManager:
         replace: bool,
         check_replicas: bool,
         hf_file_bytes: int | None,
+        hf_dtype: torch.dtype | None,
         stop_on_failure: bool,
         heed_requests: bool,
     ) -> None: ...

@@ -41,6 +41,7 @@ def save_checkpoint(
     check_replicas: bool = True,
     form: Form = "native",
     hf_file_bytes: int = 5_000_000_000,
+    hf_dtype: torch.dtype | None = None,
     without: Iterable[str] = (),
 ) -> None:
     """Saves a step below `folder`, which is made if it is not there: each rank writes what it holds.
@@ -53,7 +54,7 @@ def save_checkpoint(
     are as they were. `replace`: a step that is there already is replaced. `check_replicas`: ranks that should hold the same
     values compare them first. `without`: patterns; tensors of modules whose names, such as `model.rotary.cos`, fit one are
     left out. `form="hf"`: ranks write together into a folder as Hugging Face has it, with all of each tensor in
-    files of at most `hf_file_bytes`; give it the state dict of a model. COLLECTIVE: all ranks of the world.
+    files of at most `hf_file_bytes`, numbers as `hf_dtype`; give it the state dict of a model. COLLECTIVE: all ranks of the world.
     """
     with without_gc():
         _C.save_checkpoint(
@@ -64,6 +65,7 @@ def save_checkpoint(
             replace,
             check_replicas,
             checked_form(_SAVE, form, hf_file_bytes),
+            hf_dtype,
         )
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import _C
@@ -62,6 +63,7 @@ class CheckpointManager:
         check_replicas: bool = True,
         form: Form = "native",
         hf_file_bytes: int = 5_000_000_000,
+        hf_dtype: torch.dtype | None = None,
         without: Iterable[str] = (),
         stop_on_failure: bool = True,
         signals: Iterable[int] = (),
@@ -85,6 +87,7 @@ class CheckpointManager:
             replace,
             check_replicas,
             checked_form(_WHERE, form, hf_file_bytes),
+            hf_dtype,
             stop_on_failure,
             bool(signals),
         )

@@ -185,6 +185,25 @@ def test_what_is_left_out_is_neither_saved_nor_loaded():
             assert checkpoints.resume(state).step == 2
 
 
+def test_the_hf_form_in_another_dtype():
+    with tempfile.TemporaryDirectory() as folder:
+        model = net()
+        model.register_buffer("count", torch.tensor(7))
+        it.save_checkpoint(folder, 0, model.state_dict(), form="hf", hf_dtype=torch.bfloat16)
+        with it.CheckpointManager(folder, form="hf", hf_dtype=torch.float16) as checkpoints:
+            checkpoints.save(1, model.state_dict())
+        for step, dtype in ((0, torch.bfloat16), (1, torch.float16)):
+            into = {name: torch.zeros_like(value, dtype=dtype if value.is_floating_point() else None) for name, value in model.state_dict().items()}
+            it.load_checkpoint(folder, into, step=step)
+            assert all(torch.equal(into[name], value.to(into[name].dtype)) for name, value in model.state_dict().items())
+        refuses(ValueError, "hf_dtype is for the hf form", lambda: it.save_checkpoint(folder, 2, {"t": torch.ones(1)}, hf_dtype=torch.float16))
+        refuses(
+            ValueError,
+            "hf_dtype is Int; give float64",
+            lambda: it.save_checkpoint(folder, 2, {"t": torch.ones(1)}, form="hf", hf_dtype=torch.int32),
+        )
+
+
 def test_muon_with_its_dtype():
     with tempfile.TemporaryDirectory() as folder:
         model = nn.Linear(4, 4, bias=False)

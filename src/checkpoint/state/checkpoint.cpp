@@ -174,14 +174,9 @@ class Find {
   Manifest manifest_;
 };
 
-/// Whether values keep their meaning: integers and numbers of 8 bits are quantised ones, whose
-/// scales are elsewhere.
 bool can_convert(DType from, DType to) {
-  const auto is_plain = [](DType dtype) {
-    return at::isFloatingType(scalar_type(dtype)) && dtype != DType::f8e4m3 &&
-           dtype != DType::f8e5m2;
-  };
-  return is_plain(from) && is_plain(to);
+  return checkpoint::is_plain_floating(scalar_type(from)) &&
+         checkpoint::is_plain_floating(scalar_type(to));
 }
 
 bool fits_any(const std::string& name, const std::vector<std::string>& patterns) {
@@ -352,9 +347,10 @@ NamedTensors tensors_for(World& world, const std::string& folder, const TensorsF
 }  // namespace
 
 void save_checkpoint(World& world, const std::string& folder, std::int64_t step,
-                     const NamedTensors& tensors, const CheckpointValues& values,
+                     const NamedTensors& given, const CheckpointValues& values,
                      const SaveCheckpointOptions& options) {
   checkpoint::check_world(kSave, world);
+  const NamedTensors tensors = checkpoint::converted(kSave, given, options.form, options.hf_dtype);
   for_each_rank(world, world.everyone(), [&](checkpoint::Ranks& ranks) {
     const at::NoGradGuard no_grad;
     std::vector<SavedTensor> saved;

@@ -112,7 +112,7 @@ class CheckpointManager::Impl {
     }
     last_good_ = std::exchange(last_, step);
     in_first_ = false;
-    plan(tensors, values);
+    plan(checkpoint::converted(kWhere, tensors, options_.form, options_.hf_dtype), values);
     staged_.reset();
     may_write_.reset();
     if (options_.mode == SaveMode::overlapped) {

@@ -14,6 +14,10 @@
 
 namespace intarsia::checkpoint {
 
+bool is_plain_floating(at::ScalarType dtype) {
+  return at::isFloatingType(dtype) && c10::elementSize(dtype) > 1;
+}
+
 TensorType type_of(std::string_view where, const World& world, const std::string& name,
                    const at::Tensor& tensor) {
   if (!tensor.defined()) fail<ValueError>(where, "'", name, "' is an undefined tensor");
@@ -82,6 +86,25 @@ RankState state_of(const World& world, const NamedTensors& tensors, std::int64_t
       out.dense.push_back(piece.resolve_conj().resolve_neg().cpu().contiguous());
     }
     out.pieces.emplace_back(piece.defined() ? memory_of(out.dense.back()) : std::span<std::byte>());
+  }
+  return out;
+}
+
+NamedTensors converted(std::string_view where, const NamedTensors& tensors, CheckpointForm form,
+                       std::optional<at::ScalarType> dtype) {
+  if (!dtype) return tensors;
+  if (form != CheckpointForm::hf) {
+    fail<ValueError>(where,
+                     "hf_dtype is for the hf form; the native one keeps each tensor's dtype");
+  }
+  if (!is_plain_floating(*dtype)) {
+    fail<ValueError>(where, "hf_dtype is ", c10::toString(*dtype),
+                     "; give float64, float32, bfloat16 or float16");
+  }
+  NamedTensors out;
+  for (const auto& [name, tensor] : tensors) {
+    const bool is_number = tensor.defined() && is_plain_floating(tensor.scalar_type());
+    out.emplace_back(name, is_number ? tensor.detach().to(*dtype) : tensor);
   }
   return out;
 }

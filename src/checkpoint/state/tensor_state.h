@@ -16,6 +16,10 @@
 
 namespace intarsia::checkpoint {
 
+/// Whether numbers keep their meaning in another such dtype: not those of 8 bits, which are
+/// quantised ones, and whose scales are elsewhere.
+bool is_plain_floating(at::ScalarType dtype);
+
 /// The type of a tensor, distributed or plain; a plain one is replicated over the world. Errors
 /// name it. `where` is the public function that was called.
 TensorType type_of(std::string_view where, const World& world, const std::string& name,
@@ -38,6 +42,11 @@ struct RankState {
   std::vector<std::span<const std::byte>> pieces;
 };
 RankState state_of(const World& world, const NamedTensors& tensors, std::int64_t rank);
+
+/// The tensors, those of floating point as copies in another dtype. ValueError for a dtype of
+/// another kind, and in the native form.
+NamedTensors converted(std::string_view where, const NamedTensors& tensors, CheckpointForm form,
+                       std::optional<at::ScalarType> dtype);
 
 /// ValueError that names a value that is no JSON.
 Json values_json(std::string_view where, const CheckpointValues& values);

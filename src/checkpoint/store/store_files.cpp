@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/text.h"
+#include "checkpoint/store/read_ahead.h"
 #include "checkpoint/store/s3.h"
 #include "intarsia/error.h"
 
@@ -108,16 +109,20 @@ class StoreInput : public InputFile {
     const auto head = store_.head(object_);
     if (!head) fail<FileError>(kWhere, path, ": no such object");
     head_ = *head;
+    ahead_.emplace(head_.bytes, [this](std::uint64_t offset, std::span<std::byte> into) {
+      store_.get(object_, head_, offset, into);
+    });
   }
   std::uint64_t bytes() const override { return head_.bytes; }
   void read(std::uint64_t offset, std::span<std::byte> into) const override {
-    store_.get(object_, head_, offset, into);
+    ahead_->read(offset, into);
   }
 
  private:
   S3& store_;
   Object object_;
   S3::Head head_;
+  mutable std::optional<ReadAhead> ahead_;
 };
 
 class StoreFiles : public Files {
