@@ -111,7 +111,7 @@ class KillingFiles : public Files {
 
 /// Two parts of each rank when it is uploaded.
 std::vector<SavedTensor> state_of_store() {
-  return {saved("w", "f32[7@a, 6]", "[a=2]"), saved("big", "f64[4700000]", "[a=2]"),
+  return {saved("w", "f32[7@a, 6]", "[a=2]"), saved("big", "f64[1500000]", "[a=2]"),
           saved("few", "i64[1@a]", "[a=2]")};
 }
 

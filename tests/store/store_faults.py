@@ -39,7 +39,7 @@ class Campaign:
         return self.of_thread.proxy
 
     def run(self, *words, endpoint, timeout=120):
-        limits = {"INTARSIA_STORE_STALL_SECONDS": "1", "INTARSIA_STORE_TRIES": "4"}
+        limits = {"INTARSIA_STORE_STALL_SECONDS": "1", "INTARSIA_STORE_TRIES": "4", "INTARSIA_STORE_PART_MIB": "5"}
         process = subprocess.Popen(
             [self.program, *map(str, words)],
             env={**os.environ, **weed.variables(endpoint), **limits},

@@ -229,6 +229,10 @@ S3::Listing S3::list(const Object& prefix, bool deep) {
   return out;
 }
 
+std::uint64_t S3::part_bytes() {
+  return static_cast<std::uint64_t>(settings().part_mebibytes) << 20;
+}
+
 std::string S3::begin_upload(const Object& object) {
   const HttpAnswer answer = ask({.what = "beginning an upload",
                                  .method = "POST",

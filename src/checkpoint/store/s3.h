@@ -58,6 +58,8 @@ class S3 {
   /// What begins with the object's key; `deep`: all keys, instead of folders.
   Listing list(const Object& prefix, bool deep);
 
+  /// How long parts should be.
+  std::uint64_t part_bytes();
   /// Uploads in parts of at least 5 MiB, but for the last.
   std::string begin_upload(const Object& object);
   /// Gives the tag of the part.

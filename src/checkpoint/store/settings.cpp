@@ -95,6 +95,12 @@ StoreSettings StoreSettings::find() {
   if (out.endpoint.empty()) out.endpoint = value_in_ini(config, in_config, "endpoint_url");
   take_number("INTARSIA_STORE_STALL_SECONDS", out.stall_seconds);
   take_number("INTARSIA_STORE_TRIES", out.tries);
+  take_number("INTARSIA_STORE_PART_MIB", out.part_mebibytes);
+  constexpr int kLeastPart = 5;
+  if (out.part_mebibytes < kLeastPart) {
+    fail<ValueError>("checkpoint", "INTARSIA_STORE_PART_MIB is ", out.part_mebibytes,
+                     "; stores take no parts below ", kLeastPart, " MiB");
+  }
   return out;
 }
 

@@ -31,7 +31,8 @@ Object folder_of(const std::string& path) {
 /// request.
 class StoreOutput : public OutputFile {
  public:
-  StoreOutput(S3& store, const std::string& path) : store_(store), object_(Object::parse(path)) {}
+  StoreOutput(S3& store, const std::string& path)
+      : store_(store), object_(Object::parse(path)), part_bytes_(store.part_bytes()) {}
 
   ~StoreOutput() override {
     for (auto& each : under_way_) each.wait();
@@ -95,7 +96,7 @@ class StoreOutput : public OutputFile {
 
   S3& store_;
   Object object_;
-  std::uint64_t part_bytes_ = std::uint64_t{16} << 20;
+  std::uint64_t part_bytes_;
   std::vector<std::byte> part_;  // that is being filled
   std::uint64_t bytes_ = 0;
   std::string upload_;  // empty before the first part

@@ -38,13 +38,15 @@ TEST(StoreSettings, VariablesComeFirst) {
                             {"AWS_SESSION_TOKEN", "t"},
                             {"AWS_DEFAULT_REGION", "eu-north-1"},
                             {"INTARSIA_STORE_STALL_SECONDS", "1.5"},
-                            {"INTARSIA_STORE_TRIES", "2"}}));
+                            {"INTARSIA_STORE_TRIES", "2"},
+                            {"INTARSIA_STORE_PART_MIB", "7"}}));
   const StoreSettings found = StoreSettings::find();
   EXPECT_EQ(found.endpoint, "http://127.0.0.1:1");
   EXPECT_EQ(found.region, "eu-north-1");
   EXPECT_EQ(found.credentials.key + found.credentials.secret + found.credentials.token, "kst");
   EXPECT_EQ(found.stall_seconds, 1.5);
   EXPECT_EQ(found.tries, 2);
+  EXPECT_EQ(found.part_mebibytes, 7);
 }
 
 TEST(StoreSettings, FilesSayTheRest) {
@@ -81,6 +83,11 @@ TEST(StoreSettings, NumbersAreNumbers) {
                             {"AWS_SECRET_ACCESS_KEY", "s"},
                             {"INTARSIA_STORE_TRIES", "many"}}));
   expect_error<ValueError>([] { StoreSettings::find(); }, {"INTARSIA_STORE_TRIES is 'many'"});
+  const Variables small(with({{"AWS_ACCESS_KEY_ID", "k"},
+                              {"AWS_SECRET_ACCESS_KEY", "s"},
+                              {"INTARSIA_STORE_PART_MIB", "4"}}));
+  expect_error<ValueError>([] { StoreSettings::find(); },
+                           {"INTARSIA_STORE_PART_MIB is 4; stores take no parts below 5 MiB"});
 }
 
 }  // namespace
