@@ -39,11 +39,13 @@ std::string describe(const at::Tensor& tensor);
 /// `describe`, followed by this process's pieces: for printing. Communicates nothing.
 std::string show(const at::Tensor& tensor);
 
-/// Lays out a full tensor, which must be the same on all ranks: each rank takes its piece.
-/// Differentiable. Communicates nothing. A rank outside the mesh gets a tensor without pieces.
+/// Lays out a full tensor, which must be the same on all ranks: each rank takes its piece, to the
+/// world's device if the tensor is elsewhere. Differentiable. Communicates nothing. A rank outside
+/// the mesh gets a tensor without pieces.
 at::Tensor distribute(const at::Tensor& full, const Layout& layout, World& world);
 
-/// Takes a local tensor as this rank's piece of a distributed one, without copying.
+/// Takes a local tensor as this rank's piece of a distributed one, without copying unless it is on
+/// another device than the world's.
 ///
 /// `shape`: the global sizes; may be left out where pieces are even. Differentiable: the gradient
 /// comes back as this rank's piece in `grad_layout`, by default `layout` with R for partial.

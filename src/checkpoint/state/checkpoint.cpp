@@ -24,6 +24,7 @@
 #include "tensor/core/impl.h"
 #include "tensor/move/state.h"
 #include "tensor/move/write_through.h"
+#include "world/transport/devices.h"
 #include "world/transport/dtype.h"
 
 namespace intarsia {
@@ -276,7 +277,7 @@ void read_pieces(const std::string& folder, const Manifest& manifest, const Mapp
     const auto dtype = scalar_type(source.dtype);
     if (!into.is_cpu() || !into.is_contiguous() || into.is_conj() || into.is_neg() ||
         into.scalar_type() != dtype) {
-      into = at::empty(into.sizes(), at::TensorOptions(dtype));
+      into = host_memory(into.sizes(), dtype, piece.device());
       beside.emplace_back(piece, into);
     }
     const Boxes boxes_here =
@@ -290,7 +291,9 @@ void read_pieces(const std::string& folder, const Manifest& manifest, const Mapp
     }
   }
   checkpoint::read_parts(all_files(), folder, manifest, wanted, options);
-  for (auto& [piece, read] : beside) piece.copy_(read);
+  Copies copies;
+  for (const auto& [piece, read] : beside) copies.begin(piece, read);
+  copies.finish();
 }
 
 /// A load by one rank, together with the others.

@@ -10,6 +10,7 @@
 #include "intarsia/error.h"
 #include "intarsia/tensor.h"
 #include "tensor/core/impl.h"
+#include "world/transport/devices.h"
 #include "world/transport/dtype.h"
 
 namespace intarsia::checkpoint {
@@ -76,17 +77,19 @@ std::span<std::byte> memory_of(const at::Tensor& dense) {
 
 RankState state_of(const World& world, const NamedTensors& tensors, std::int64_t rank) {
   RankState out;
+  Copies copies;
   for (const auto& [name, tensor] : tensors) {
-    const at::Tensor piece = piece_of(world, tensor, rank);
-    const bool is_ready = piece.defined() && piece.is_cpu() && piece.is_contiguous() &&
-                          !piece.is_conj() && !piece.is_neg();
-    if (is_ready || !piece.defined()) {
-      out.dense.push_back(piece);
-    } else {
-      out.dense.push_back(piece.resolve_conj().resolve_neg().cpu().contiguous());
+    at::Tensor piece = piece_of(world, tensor, rank);
+    if (piece.defined()) piece = piece.resolve_conj().resolve_neg().contiguous();
+    if (piece.defined() && !piece.is_cpu()) {
+      const at::Tensor here = host_memory(piece.sizes(), piece.scalar_type(), piece.device());
+      copies.begin(here, piece);
+      piece = here;
     }
-    out.pieces.emplace_back(piece.defined() ? memory_of(out.dense.back()) : std::span<std::byte>());
+    out.dense.push_back(piece);
+    out.pieces.emplace_back(piece.defined() ? memory_of(piece) : std::span<std::byte>());
   }
+  copies.finish();
   return out;
 }
 

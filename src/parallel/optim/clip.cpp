@@ -256,6 +256,16 @@ Tensors gradients_of(const Tensors& parameters) {
   return out;
 }
 
+/// Whether the values of one of them are in the memory of the CPU, whatever device it says: those
+/// that are offloaded are.
+bool any_on_host(const Tensors& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) {
+    if (!has_layout(t)) return t.is_cpu();
+    const auto& pieces = impl_of(t).pieces();
+    return !pieces.empty() && pieces[0].is_cpu();
+  });
+}
+
 /// Multiplies all tensors by one number. Lists of one mesh, or of plain tensors, are one call.
 void scale(const Tensors& tensors, const at::Tensor& factor) {
   std::vector<std::pair<std::optional<Mesh>, Tensors>> lists;
@@ -269,7 +279,7 @@ void scale(const Tensors& tensors, const at::Tensor& factor) {
   for (auto& [mesh, list] : lists) {
     // On the host a number: a plain tensor beside distributed ones would be hashed. Elsewhere the
     // host would have to wait for it.
-    if (factor.is_cpu()) {
+    if (factor.is_cpu() || any_on_host(list)) {
       at::_foreach_mul_(list, factor.item());
     } else {
       at::_foreach_mul_(list, factor);

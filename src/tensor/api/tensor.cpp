@@ -38,6 +38,10 @@ at::Tensor gradient_in(const at::Tensor& grad, const Layout& layout, World& worl
   return distribute(grad, layout, world);
 }
 
+/// from_locals of pieces that stay on the devices that they are on.
+at::Tensor made_of(const std::vector<at::Tensor>& pieces, const Layout& layout, World& world,
+                   const FromLocalOptions& options);
+
 /// What the functions below take, and what travels to their backward.
 struct Origin : torch::CustomClassHolder {
   Origin(const Spec& spec, const Layout& grad_layout, std::shared_ptr<World> world)
@@ -45,9 +49,16 @@ struct Origin : torch::CustomClassHolder {
   Spec spec;           ///< of the distributed tensor
   Layout grad_layout;  ///< of the gradient that backward gives
   std::shared_ptr<World> world;
-  bool one_for_all = false;  ///< one piece stands for those of all hosted ranks
+  bool one_for_all = false;      ///< one piece stands for those of all hosted ranks
+  at::Device device = at::kCPU;  ///< where the plain tensor was, and its gradient goes
 };
 using WherePtr = c10::intrusive_ptr<Origin>;
+
+/// A plain tensor of another device goes to the world's. In simulated worlds nothing is moved.
+at::Tensor on_device_of(const World& world, const at::Tensor& plain) {
+  const bool stays = world.simulated() || plain.is_meta() || plain.device() == world.device();
+  return stays ? plain : plain.to(world.device());
+}
 
 /// What travels to backward. Gradients that nobody asked for stay undefined: autograd's zeros would
 /// be plain tensors.
@@ -131,7 +142,7 @@ struct Locals : torch::autograd::Function<Locals> {
         pieces.push_back(w->one_for_all && m > 0 ? g.clone() : g.contiguous());
       }
     }
-    return {from_locals(pieces, w->grad_layout, *w->world, {.shape = to_ref(w->spec->sizes).vec()}),
+    return {made_of(pieces, w->grad_layout, *w->world, {.shape = to_ref(w->spec->sizes).vec()}),
             at::Tensor()};
   }
 };
@@ -175,17 +186,20 @@ struct Distribute : torch::autograd::Function<Distribute> {
     check_full(*where->world, where->spec->layout, tensor);
     Pieces pieces;
     for (const Coordinate& at : hosted_coordinates(*where->world, where->spec->layout.mesh())) {
-      const at::Tensor piece = local_piece(real, where->spec->layout, at);
+      const at::Tensor piece =
+          on_device_of(*where->world, local_piece(real, where->spec->layout, at));
       // Its own memory: a piece must neither keep the full tensor alive nor be written with it.
       pieces.push_back(in_order(piece.is_alias_of(real) ? piece.clone() : piece, *where->spec));
     }
     return make_tensor(where->world, TensorState::of(*where->world), where->spec,
                        std::move(pieces));
   }
-  static variable_list backward(AutogradContext*, const variable_list& grads) {
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const at::Tensor& g = grads[0];
     if (!g.defined() || !is_ours(g)) return {g, at::Tensor()};
-    return {full(g), at::Tensor()};
+    const WherePtr w = kept(ctx);
+    const at::Tensor gradient = full(g);
+    return {w->world->simulated() ? gradient : gradient.to(w->device), at::Tensor()};
   }
 };
 
@@ -246,8 +260,9 @@ at::Tensor distribute(const at::Tensor& full, const Layout& layout, World& world
         "distribute", "a full tensor cannot be laid out as ", layout,
         ": values with a sign are no norm; use R, or from_local() for partial values of a norm");
   }
-  return Distribute::apply(full,
-                           c10::make_intrusive<Origin>(spec, layout, world.shared_from_this()));
+  const auto origin = c10::make_intrusive<Origin>(spec, layout, world.shared_from_this());
+  origin->device = full.device();
+  return Distribute::apply(full, origin);
 }
 
 at::Tensor from_local(const at::Tensor& piece, const Layout& layout, World& world,
@@ -262,6 +277,17 @@ at::Tensor from_local(const at::Tensor& piece, const Layout& layout, World& worl
 
 at::Tensor from_locals(const std::vector<at::Tensor>& pieces, const Layout& layout, World& world,
                        const FromLocalOptions& options) {
+  std::vector<at::Tensor> here;
+  for (const at::Tensor& piece : pieces) {
+    here.push_back(is_ours(piece) ? piece : on_device_of(world, piece));
+  }
+  return made_of(here, layout, world, options);
+}
+
+namespace {
+
+at::Tensor made_of(const std::vector<at::Tensor>& pieces, const Layout& layout, World& world,
+                   const FromLocalOptions& options) {
   register_kernels();
   const std::string_view name = world.in_lockstep() ? "from_locals" : "from_local";
   const auto here = hosted_coordinates(world, layout.mesh());
@@ -319,8 +345,6 @@ at::Tensor from_locals(const std::vector<at::Tensor>& pieces, const Layout& layo
       at::TensorList(pieces),
       c10::make_intrusive<Origin>(spec, grad_layout, world.shared_from_this()));
 }
-
-namespace {
 
 /// The layout of the gradient of pieces, which must be said where they are not sharded.
 Layout checked_grad_layout(std::string_view where, const at::Tensor& tensor,
@@ -419,7 +443,7 @@ std::vector<at::Tensor> local_region(
     FromLocalOptions options;
     if (i < region.shapes.size()) options.shape = region.shapes[i];
     options.dtype = inputs[0].scalar_type();
-    out.push_back(from_locals(results[i], region.out[i], world, options));
+    out.push_back(made_of(results[i], region.out[i], world, options));
   }
   return out;
 }

@@ -1,6 +1,10 @@
 #include "world/transport/devices.h"
 
+#include <ATen/ATen.h>
+#include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
 
 #include "base/text.h"
 #include "intarsia/error.h"
@@ -45,6 +49,25 @@ at::Device current_device(at::DeviceType type) {
 void synchronize(at::Device device) {
   if (device.is_cpu()) return;
   c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+at::Tensor host_memory(at::IntArrayRef sizes, at::ScalarType dtype, at::Device device) {
+  const bool is_pinned = !device.is_cpu() && at::accelerator::isAccelerator(device.type());
+  return at::empty(sizes, at::TensorOptions(dtype).pinned_memory(is_pinned));
+}
+
+void Copies::begin(const at::Tensor& to, const at::Tensor& from) {
+  to.copy_(from, /*non_blocking=*/true);
+  const at::Device device = to.is_cpu() ? from.device() : to.device();
+  if (device.is_cpu()) return;
+  if (std::find(devices_.begin(), devices_.end(), device) == devices_.end()) {
+    devices_.push_back(device);
+  }
+}
+
+void Copies::finish() {
+  for (const at::Device device : devices_) synchronize(device);
+  devices_.clear();
 }
 
 }  // namespace intarsia

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <string_view>
+#include <vector>
 
 namespace intarsia {
 
@@ -19,5 +20,19 @@ at::Device current_device(at::DeviceType type);
 
 /// Returns once everything that was started on the device is done.
 void synchronize(at::Device device);
+
+/// Memory of the CPU for copies from and to a device: pinned where that is an accelerator.
+at::Tensor host_memory(at::IntArrayRef sizes, at::ScalarType dtype, at::Device device);
+
+/// Copies between devices and the CPU that travel together, and are waited for once.
+class Copies {
+ public:
+  void begin(const at::Tensor& to, const at::Tensor& from);
+  /// Returns once all are done. REQUIRES: called, before any of the memory is used or given back.
+  void finish();
+
+ private:
+  std::vector<at::Device> devices_;
+};
 
 }  // namespace intarsia
