@@ -111,13 +111,11 @@ class Queue {
     const std::lock_guard lock(mutex_);
     work_.push_back(std::move(work));
   }
+  /// Returns when all is done, also what another thread is doing now.
   void finish() {
-    std::deque<std::function<void()>> now;
-    {
-      const std::lock_guard lock(mutex_);
-      now.swap(work_);
-    }
-    for (const auto& each : now) each();
+    const std::lock_guard lock(mutex_);
+    for (const auto& each : work_) each();
+    work_.clear();
   }
 
  private:
