@@ -23,7 +23,8 @@ struct StoreSettings {
   /// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; what they do not say, from the
   /// profile AWS_PROFILE (or `default`) of `~/.aws/credentials` and `~/.aws/config`, or of the
   /// files that AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE name. INTARSIA_STORE_STALL_SECONDS,
-  /// INTARSIA_STORE_TRIES and INTARSIA_STORE_PART_MIB change the last three. FileError where there are no credentials.
+  /// INTARSIA_STORE_TRIES and INTARSIA_STORE_PART_MIB change the last three. FileError where there
+  /// are no credentials.
   static StoreSettings find();
 };
 

@@ -79,10 +79,12 @@ TEST(StoreSettings, WhatIsMissingIsNamed) {
 }
 
 TEST(StoreSettings, NumbersAreNumbers) {
-  const Variables set(with({{"AWS_ACCESS_KEY_ID", "k"},
-                            {"AWS_SECRET_ACCESS_KEY", "s"},
-                            {"INTARSIA_STORE_TRIES", "many"}}));
-  expect_error<ValueError>([] { StoreSettings::find(); }, {"INTARSIA_STORE_TRIES is 'many'"});
+  {
+    const Variables set(with({{"AWS_ACCESS_KEY_ID", "k"},
+                              {"AWS_SECRET_ACCESS_KEY", "s"},
+                              {"INTARSIA_STORE_TRIES", "many"}}));
+    expect_error<ValueError>([] { StoreSettings::find(); }, {"INTARSIA_STORE_TRIES is 'many'"});
+  }
   const Variables small(with({{"AWS_ACCESS_KEY_ID", "k"},
                               {"AWS_SECRET_ACCESS_KEY", "s"},
                               {"INTARSIA_STORE_PART_MIB", "4"}}));
