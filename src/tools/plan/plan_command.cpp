@@ -1,17 +1,15 @@
 #include "tools/plan/plan_command.h"
 
 #include <array>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "intarsia/boxes.h"
+#include "draw/plan_picture.h"
 #include "intarsia/error.h"
-#include "intarsia/tensor_type.h"
+#include "layout/element_size.h"
 #include "plan/report.h"
 #include "tools/common/arguments.h"
-#include "tools/plan/plan_picture.h"
 
 namespace intarsia::tools {
 namespace {
@@ -44,65 +42,6 @@ struct Question {
 
 // ---- reading ----
 
-/// `8,12` or `[8, 12]`; nothing for a scalar.
-Shape read_shape(const std::string& text) {
-  Cursor cursor("--shape", text);
-  const bool has_bracket = cursor.accept("[");
-  const auto ends = [&] { return has_bracket ? cursor.peek("]") : cursor.done(); };
-  Shape shape;
-  while (!ends()) {
-    if (!shape.empty()) cursor.expect(",");
-    const std::int64_t size = cursor.integer();
-    if (shape.size() == kMaxDims) {
-      fail<ValueError>("--shape", '\'', text, "' has more than ", kMaxDims, " dimensions");
-    }
-    shape.push_back(size);
-  }
-  if (has_bracket) cursor.expect("]");
-  cursor.end();
-  check_shape("--shape", shape);
-  return shape;
-}
-
-std::int64_t size_of(DType dtype) {
-  switch (dtype) {
-    case DType::b1:
-    case DType::u8:
-    case DType::i8:
-    case DType::f8e4m3:
-    case DType::f8e5m2:
-      return 1;
-    case DType::u16:
-    case DType::i16:
-    case DType::f16:
-    case DType::bf16:
-      return 2;
-    case DType::u32:
-    case DType::i32:
-    case DType::f32:
-    case DType::c32:
-      return 4;
-    case DType::u64:
-    case DType::i64:
-    case DType::f64:
-    case DType::c64:
-      return 8;
-    case DType::c128:
-      return 16;
-  }
-  return 0;
-}
-
-std::int64_t read_dtype(const std::string& text) {
-  const auto dtype = parse_dtype(text);
-  if (!dtype) {
-    fail<ValueError>("--dtype", "there is no dtype '", text,
-                     "'; it is bool, u8 to u64, i8 to i64, f8e4m3, f8e5m2, f16, bf16, f32, f64, "
-                     "c32, c64 or c128, or give --element-size");
-  }
-  return size_of(*dtype);
-}
-
 Question read(const Arguments& a) {
   const Mesh mesh = read_mesh(a.mesh);
   Question out;
@@ -111,7 +50,7 @@ Question read(const Arguments& a) {
   options.dims = out.shape.size();
   out.from = Layout::parse(a.from, mesh, options);
   out.to = Layout::parse(a.to, mesh, options);
-  out.element_size = a.element_size > 0 ? a.element_size : read_dtype(a.dtype);
+  out.element_size = a.element_size > 0 ? a.element_size : element_size(read_dtype(a.dtype));
   out.topology = a.topology.empty() ? Topology::standard() : Topology::load(a.topology);
   if (!a.peak_bytes.empty()) out.peak_bytes = read_bytes("--peak-bytes", a.peak_bytes);
   return out;
@@ -135,23 +74,8 @@ std::string no_plan_text(const Layout& from, const Layout& to) {
 
 std::string written(const PlanReport& report, const std::string& format) {
   if (format == "json") return concat(to_json(report).dump(2), '\n');
-  if (format == "svg") return to_svg(report);
+  if (format == "svg") return draw::to_svg(report);
   return to_text(report);
-}
-
-int write(const std::string& text, const std::string& path) {
-  if (path.empty()) {
-    std::cout << text;
-    return 0;
-  }
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) {
-    std::cerr << "intarsia: [plan] cannot write " << path << '\n';
-    return 1;
-  }
-  return 0;
 }
 
 int refuse(std::string_view why, int exit_code) {
@@ -178,7 +102,7 @@ int run(const Arguments& a) {
   if (a.element_size == 0) report.dtype = a.dtype;
   report.topology = a.topology;
   report.allowed_bytes = question.peak_bytes;
-  return write(written(report, a.format), a.out);
+  return write_output("plan", written(report, a.format), a.out);
 }
 
 }  // namespace

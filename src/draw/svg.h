@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace intarsia::tools {
+namespace intarsia::draw {
 
 struct Area {
   double x = 0;
@@ -47,10 +47,13 @@ class Svg {
   std::string body_;
 };
 
+/// Text as it stands in SVG and HTML.
+std::string escaped(std::string_view text);
+
 /// How wide text may get: fonts differ, so this is a little more than most need.
 double width_of(std::string_view text, double size);
 
 /// Words in lines of at most that width; a word that is wider has a line of its own.
 std::vector<std::string> wrapped(std::string_view text, double size, double width);
 
-}  // namespace intarsia::tools
+}  // namespace intarsia::draw

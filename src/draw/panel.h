@@ -9,9 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "intarsia/boxes.h"
 #include "intarsia/plan.h"
 
-namespace intarsia::tools {
+namespace intarsia::draw {
 
 /// Up to so many ranks, every piece is shown; of more, that of the first.
 inline constexpr std::int64_t kMostShownRanks = 16;
@@ -49,17 +50,30 @@ struct Face {
   std::optional<std::size_t> right;
   std::int64_t rows = 1;
   std::int64_t columns = 1;
+  /// Of a tensor with more dimensions: the positions along dimension 2 that are looked at. Unset:
+  /// all.
+  std::optional<Range> slice;
 
   explicit Face(const Shape& shape);
 };
 
-/// Of the first layout, and of that after each step.
+/// `place`: what is said below the placements.
+Panel make_panel(const Layout& layout, std::string place, const Shape& shape, const Face& face);
+
+/// Of a layout: one, or of a tensor that is sharded along dimension 2 one for each of the ranges
+/// that its ranks hold there, unless they are many.
+std::vector<Panel> make_panels(const Layout& layout, const Shape& shape);
+
+/// Of the first layout of a plan, and of that after each step.
 std::vector<Panel> make_panels(const Plan& plan, const Face& face);
 
 /// `dim 0: 8@dp@tp`, with the axes that shard it in their order, and blocks as `8@dp:4`.
 std::string dim_text(const Layout& layout, const Shape& shape, std::size_t dim);
 
+/// `0-3,8`, in words that end with their commas.
+std::vector<std::string> rank_words(std::vector<std::int64_t> ranks);
+
 /// `0,` `4 + ` `1,` `5`: ranks that hold the same, and between partial values what joins them.
 std::vector<std::string> holder_words(const Panel& panel, const Holders& holders);
 
-}  // namespace intarsia::tools
+}  // namespace intarsia::draw

@@ -1,11 +1,11 @@
-#include "tools/plan/svg.h"
+#include "draw/svg.h"
 
 #include <array>
 #include <cstdio>
 
 #include "base/text.h"
 
-namespace intarsia::tools {
+namespace intarsia::draw {
 namespace {
 
 constexpr std::string_view kInk = "#1b1b1b";
@@ -19,6 +19,10 @@ std::string number(double value) {
   if (out.ends_with(".0")) out.resize(out.size() - 2);
   return out == "-0" ? "0" : out;
 }
+
+std::string_view or_none(std::string_view paint) { return paint.empty() ? "none" : paint; }
+
+}  // namespace
 
 std::string escaped(std::string_view text) {
   std::string out;
@@ -42,10 +46,6 @@ std::string escaped(std::string_view text) {
   }
   return out;
 }
-
-std::string_view or_none(std::string_view paint) { return paint.empty() ? "none" : paint; }
-
-}  // namespace
 
 void Svg::rectangle(const Area& area, std::string_view fill, std::string_view stroke,
                     double stroke_width) {
@@ -125,4 +125,4 @@ std::vector<std::string> wrapped(std::string_view text, double size, double widt
   return lines;
 }
 
-}  // namespace intarsia::tools
+}  // namespace intarsia::draw

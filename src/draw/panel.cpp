@@ -1,4 +1,4 @@
-#include "tools/plan/plan_panel.h"
+#include "draw/panel.h"
 
 #include <algorithm>
 #include <array>
@@ -9,28 +9,17 @@
 #include "layout/coordinates.h"
 #include "plan/report.h"
 
-namespace intarsia::tools {
+namespace intarsia::draw {
 namespace {
 
 constexpr std::size_t kMostBorders = 128;  // lines along one dimension
 
-/// `0-3,8`.
-std::vector<std::string> rank_words(std::vector<std::int64_t> ranks) {
-  std::ranges::sort(ranks);
-  std::vector<std::string> out;
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t end = i + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (end - i < 3) end = i + 1;
-    out.push_back(end - i == 1 ? concat(ranks[i]) : concat(ranks[i], '-', ranks[end - 1]));
-    i = end;
-  }
-  for (std::size_t i = 0; i + 1 < out.size(); ++i) out[i] += ",";
-  return out;
-}
-
 std::vector<Cell> cells_of(const Boxes& held, const Face& face) {
   if (held.numel() == 0) return {};
+  if (face.slice) {
+    const auto runs = held.runs(2);
+    if (std::ranges::find(runs, *face.slice) == runs.end()) return {};
+  }
   const std::array<Range, 1> all{Range{0, 1}};
   const auto runs = [&](std::optional<std::size_t> dim) {
     return dim ? held.runs(*dim) : std::span<const Range>(all);
@@ -90,10 +79,10 @@ void note_partials(Panel& panel) {
   }
 }
 
-void note_other_dims(Panel& panel, const Shape& shape) {
+void note_other_dims(Panel& panel, const Shape& shape, const Face& face) {
   std::vector<std::string> names;
   bool sharded = false;
-  for (std::size_t d = 2; d < shape.size(); ++d) {
+  for (std::size_t d = face.slice ? 3 : 2; d < shape.size(); ++d) {
     names.push_back(dim_text(panel.layout, shape, d));
     sharded = sharded || !panel.layout.axes_of(static_cast<int>(d)).empty();
   }
@@ -109,8 +98,9 @@ void show_each_rank(Panel& panel, const Shape& shape, const Face& face) {
   std::vector<std::int64_t> idle;
   for (std::int64_t i = 0; i < mesh.size(); ++i) {
     const Coordinate at = coordinate_at(mesh, i);
-    const auto cells = cells_of(boxes(panel.layout, shape, at), face);
-    if (cells.empty()) idle.push_back(mesh.rank_at(at));
+    const Boxes held = boxes(panel.layout, shape, at);
+    const auto cells = cells_of(held, face);
+    if (held.numel() == 0) idle.push_back(mesh.rank_at(at));
     for (const Cell& cell : cells) {
       const auto [found, is_new] = panel.cells.try_emplace(cell);
       if (is_new) found->second.first = i;
@@ -144,10 +134,26 @@ void show_first_rank(Panel& panel, const Shape& shape, const Face& face) {
                                pieces == 1 ? "" : "each ", "on ", count_text(each, "rank")));
 }
 
+}  // namespace
+
+std::vector<std::string> rank_words(std::vector<std::int64_t> ranks) {
+  std::ranges::sort(ranks);
+  std::vector<std::string> out;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (end - i < 3) end = i + 1;
+    out.push_back(end - i == 1 ? concat(ranks[i]) : concat(ranks[i], '-', ranks[end - 1]));
+    i = end;
+  }
+  for (std::size_t i = 0; i + 1 < out.size(); ++i) out[i] += ",";
+  return out;
+}
+
 Panel make_panel(const Layout& layout, std::string place, const Shape& shape, const Face& face) {
   Panel panel{layout, std::move(place), {}, {}, {}, {}, 1, {}};
   note_partials(panel);
-  note_other_dims(panel, shape);
+  note_other_dims(panel, shape, face);
   if (layout.mesh().size() <= kMostShownRanks) {
     show_each_rank(panel, shape, face);
   } else {
@@ -162,8 +168,6 @@ Panel make_panel(const Layout& layout, std::string place, const Shape& shape, co
   return panel;
 }
 
-}  // namespace
-
 Face::Face(const Shape& shape) {
   if (shape.size() == 1) right = 0;
   if (shape.size() >= 2) {
@@ -172,6 +176,28 @@ Face::Face(const Shape& shape) {
   }
   if (down) rows = shape[*down];
   if (right) columns = shape[*right];
+}
+
+std::vector<Panel> make_panels(const Layout& layout, const Shape& shape) {
+  constexpr std::size_t kMostSlices = 8;
+  constexpr std::size_t kDeep = 2;
+  Face face(shape);
+  const bool deep = shape.size() > kDeep && layout.mesh().size() <= kMostShownRanks &&
+                    !layout.axes_of(static_cast<int>(kDeep)).empty();
+  std::set<std::pair<std::int64_t, std::int64_t>> slices;
+  for (std::int64_t i = 0; deep && i < layout.mesh().size(); ++i) {
+    const Boxes held = boxes(layout, shape, coordinate_at(layout.mesh(), i));
+    for (const Range& run : held.runs(kDeep)) slices.emplace(run.begin, run.end);
+  }
+  if (slices.empty() || slices.size() > kMostSlices) return {make_panel(layout, "", shape, face)};
+  std::vector<Panel> out;
+  for (const auto& [begin, end] : slices) {
+    face.slice = Range{begin, end};
+    const std::string place =
+        concat(face.slice->to_string(), " of ", dim_text(layout, shape, kDeep));
+    out.push_back(make_panel(layout, place, shape, face));
+  }
+  return out;
 }
 
 std::vector<Panel> make_panels(const Plan& plan, const Face& face) {
@@ -209,4 +235,4 @@ std::vector<std::string> holder_words(const Panel& panel, const Holders& holders
   return out;
 }
 
-}  // namespace intarsia::tools
+}  // namespace intarsia::draw
