@@ -58,7 +58,8 @@ struct BillEntry {
   bool backward = false;
   bool fallback = false;  ///< the op has no rule, so it ran on full tensors
   std::uint64_t count = 0;
-  std::uint64_t bytes = 0;  ///< handed over by this rank
+  std::uint64_t bytes = 0;  ///< handed to the backend by this rank; includes what fills up pieces
+  std::uint64_t calls = 0;  ///< of the backend; the first of several moves that share one has it
 };
 
 /// What was sent since the bill was last cleared, in the order of first use. After 2,048 different
@@ -67,10 +68,16 @@ struct Bill {
   std::vector<BillEntry> entries;
   std::uint64_t count() const;
   std::uint64_t bytes() const;
+  std::uint64_t calls() const;
   /// `2 P->R, 1 S->R`, over all entries, sorted.
   std::string transitions() const;
   /// A table, one entry per line, and the sums.
   std::string to_string() const;
+  /// `{"entries": [{"op": ..., "tensor": ...}, ...], "count": ..., "bytes": ..., "calls": ...}`
+  std::string to_json() const;
+  /// A page of its own, to be looked at in a browser: what is sent by axis, module and op, and all
+  /// entries, the largest first.
+  std::string to_html(std::string_view title = "Bill") const;
 };
 
 Bill bill(const World& world);

@@ -28,6 +28,12 @@ enum class CallKind : std::uint8_t {
 
 std::string_view to_text(CallKind kind);
 
+/// Calls of the backend, and their bytes.
+struct LedgerTotals {
+  std::uint64_t calls = 0;
+  std::uint64_t bytes = 0;
+};
+
 /// What a collective is made for; everything that the caller knows enters the ledger.
 struct Call {
   std::string_view tensor = {};  ///< the name of the tensor
@@ -35,6 +41,9 @@ struct Call {
   std::string_view module = {};  ///< where in the model
   /// The op that made the tensor, where calls would look alike without it.
   std::string_view made_by = {};
+  /// Grows with every call of the backend that the collective makes, and what this rank hands over
+  /// in it: nothing where it receives. All are made before the function that begins it returns.
+  LedgerTotals* sent = nullptr;
 };
 
 /// One call of the backend, as this rank made it.
@@ -49,12 +58,6 @@ struct LedgerEntry {
   std::string op;
   std::string module;
   std::source_location where;  ///< the user's call of our API
-};
-
-/// Totals since the world was made.
-struct LedgerTotals {
-  std::uint64_t calls = 0;
-  std::uint64_t bytes = 0;
 };
 
 /// A ring of the last calls, and for each group a count of its collectives.
@@ -88,6 +91,7 @@ class Ledger {
 
   /// The calls that the ring still holds, the oldest first.
   std::vector<LedgerEntry> entries() const;
+  /// Since the world was made.
   LedgerTotals totals() const;
   LedgerTotals totals(CallKind kind) const;
   /// The collectives of one group.

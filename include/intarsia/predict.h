@@ -11,6 +11,7 @@
 #include "intarsia/communication.h"
 #include "intarsia/mesh.h"
 #include "intarsia/simulate.h"
+#include "intarsia/step_time.h"
 
 namespace intarsia {
 
@@ -28,6 +29,8 @@ struct KeptTensors {
   std::vector<at::Tensor> parameters = {};
   /// The tensors of the optimizer's state.
   std::vector<at::Tensor> optimizer = {};
+  /// Another step of the same training, if its time is asked for: it is run once more.
+  std::function<void()> step = {};
 };
 
 /// Bytes on one rank.
@@ -42,10 +45,16 @@ struct Prediction {
   std::int64_t peak = 0;
   /// What it sent.
   Bill bill;
+  /// What the rank does in the step that the program returned, if it returned one.
+  std::vector<StepEvent> events = {};
 
   /// What the peak holds beyond parameters, gradients and optimizer: activations, gathered
   /// parameters, buffers of collectives.
   std::int64_t activations() const;
+  /// In which order the step computes, sends and waits. ValueError where the program returned none.
+  std::string schedule() const;
+  /// How long the step takes. ValueError likewise.
+  StepTime time(const StepCosts& costs) const;
   /// `rank 0 of [dp=8,tp=2]: parameters 1.5 GiB, gradients ..., peak ...; sends ...`.
   std::string to_string() const;
 };

@@ -33,7 +33,7 @@ struct Link {
 ///       { "name": "cluster", "latency_us": 8, "overhead_us": 15, "gigabytes_per_s": 25 } ],
 ///     "axes": [
 ///       { "axes": ["dp", "tp"], "latency_us": 8, "overhead_us": 15, "gigabytes_per_s": 60 } ],
-///     "relative": { "all_gather": 0.9, "all_reduce": 1.2 } }
+///     "relative": { "all_gather": 0.9, "all_reduce": 1.2, "attention": 0.5 } }
 ///
 /// A group belongs to the first level that holds all its ranks: of a level of 8 ranks, ranks 0..7,
 /// 8..15 and so on are neighbours. The last level holds all.
@@ -62,6 +62,8 @@ struct Topology {
   /// What a byte costs in the backend's own collectives, relative to one in an all-to-all.
   double all_gather = 1;
   double all_reduce = 1;
+  /// Operations per second of attention's kernels, relative to matrix products.
+  double attention = 0.5;
 
   /// What is assumed where nothing was declared: one level on which starting a collective costs
   /// as much as 8 KiB, and a message as much as 1 KiB; a rank multiplies and adds 50 times while a

@@ -43,13 +43,18 @@ void bind_bill(py::module_& m) {
       .def_readonly("backward", &BillEntry::backward)
       .def_readonly("fallback", &BillEntry::fallback)
       .def_readonly("count", &BillEntry::count)
-      .def_readonly("bytes", &BillEntry::bytes);
+      .def_readonly("bytes", &BillEntry::bytes)
+      .def_readonly("calls", &BillEntry::calls);
   py::class_<Bill>(m, "Bill", "What was sent since the bill was last cleared.")
       .def_readonly("entries", &Bill::entries)
       .def("count", &Bill::count)
       .def("bytes", &Bill::bytes)
+      .def("calls", &Bill::calls)
       .def("transitions", &Bill::transitions)
       .def("to_string", &Bill::to_string)
+      .def("to_json", &Bill::to_json)
+      .def("to_html", &Bill::to_html, "title"_a = "Bill")
+      .def("_repr_html_", [](const Bill& b) { return b.to_html(); })
       .def("__str__", &Bill::to_string)
       .def("__repr__", [](const Bill& b) { return "<Bill " + b.transitions() + ">"; });
   m.def(

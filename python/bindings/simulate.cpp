@@ -6,6 +6,7 @@
 #include "intarsia/memory.h"
 #include "intarsia/predict.h"
 #include "intarsia/simulate.h"
+#include "intarsia/step_time.h"
 
 using namespace pybind11::literals;
 
@@ -26,8 +27,11 @@ Prediction predict_from_python(const Mesh& mesh, std::int64_t rank, const std::s
                                const py::function& program) {
   using Tensors = std::vector<at::Tensor>;
   return predict({.mesh = mesh, .rank = rank, .backend = backend}, [&](World& world) {
-    const auto kept = program(world.shared_from_this()).cast<std::pair<Tensors, Tensors>>();
-    return KeptTensors{.parameters = kept.first, .optimizer = kept.second};
+    auto [parameters, optimizer, step] =
+        program(world.shared_from_this()).cast<std::tuple<Tensors, Tensors, py::object>>();
+    KeptTensors kept{.parameters = std::move(parameters), .optimizer = std::move(optimizer)};
+    if (!step.is_none()) kept.step = [step = std::move(step)] { step(); };
+    return kept;
   });
 }
 
@@ -47,6 +51,28 @@ void bind_simulate(py::module_& m) {
       .def("live", &MemoryMeter::live)
       .def("peak", &MemoryMeter::peak)
       .def("reset", &MemoryMeter::reset);
+  py::class_<StepCosts>(m, "StepCosts", "What computing and communicating costs a rank.")
+      .def(py::init<>())
+      .def_static("load", &StepCosts::load, "path"_a)
+      .def_static("parse", &StepCosts::parse, "json"_a)
+      .def("to_json", &StepCosts::to_json);
+  py::class_<StepTime>(m, "StepTime", "A step on a clock, in seconds.")
+      .def_readonly("total", &StepTime::total)
+      .def_readonly("computes", &StepTime::computes)
+      .def_readonly("waits", &StepTime::waits)
+      .def_readonly("sends", &StepTime::sends)
+      .def_property_readonly("parts",
+                             [](const StepTime& t) {
+                               py::list out;
+                               for (const StepTime::Part& p : t.parts) {
+                                 out.append(py::make_tuple(p.name, p.sends, p.begin, p.end));
+                               }
+                               return out;
+                             })
+      .def("to_string", &StepTime::to_string)
+      .def("to_trace", &StepTime::to_trace)
+      .def("__str__", &StepTime::to_string)
+      .def("__repr__", [](const StepTime& t) { return "<StepTime " + t.to_string() + ">"; });
   py::class_<Prediction>(m, "Prediction", "What a training step takes on one rank, in bytes.")
       .def_readonly("mesh", &Prediction::mesh)
       .def_readonly("rank", &Prediction::rank)
@@ -56,6 +82,8 @@ void bind_simulate(py::module_& m) {
       .def_readonly("peak", &Prediction::peak)
       .def_readonly("bill", &Prediction::bill)
       .def("activations", &Prediction::activations)
+      .def("schedule", &Prediction::schedule)
+      .def("time", &Prediction::time, "costs"_a)
       .def("to_string", &Prediction::to_string)
       .def("__str__", &Prediction::to_string)
       .def("__repr__", [](const Prediction& p) { return "<Prediction " + p.to_string() + ">"; });

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
@@ -33,24 +33,52 @@ def predict(
     """Runs `program` in a simulated world, and tells the bytes that it held and sent on one rank.
 
     It makes model and optimizer, trains a step, leaves the gradients in place, and returns (model,
-    optimizer), or the optimizer alone. The world has a mesh, or `size` ranks along one axis `x`; both are
+    optimizer), or the optimizer alone; behind them a function that trains for another step, if the time of
+    that is asked for: `prediction.time(StepCosts.load(file))`. The world has a mesh, or `size` ranks along one axis `x`; both are
     the default ones while the program runs.
     """
     if (mesh is None) == (size is None):
         raise ValueError("[predict] takes a mesh or a size, and not both")
     chosen = _C.Mesh({"x": size}) if mesh is None else _world.to_mesh(mesh)
 
-    def run(world: _C.World) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        with _world.using(world, chosen):
-            return _kept(program())
+    def run(world: _C.World) -> tuple[list[torch.Tensor], list[torch.Tensor], Callable[[], object] | None]:
+        with _world.as_default(world, chosen):
+            result = program()
+        parts = result if isinstance(result, (tuple, list)) else [result]
+        step = next((part for part in parts if callable(part) and not isinstance(part, torch.nn.Module)), None)
+
+        def again() -> None:
+            with _world.as_default(world, chosen):
+                step()
+
+        return *_kept(parts), again if step else None
 
     return _C.predict(chosen, rank, backend, run)
 
 
-def _kept(result: object) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def explain_step(
+    program: Callable[[], object],
+    mesh: _world.MeshLike | None = None,
+    *,
+    size: int | None = None,
+    rank: int = 0,
+    backend: str = "gloo",
+    costs: _C.StepCosts | None = None,
+) -> str:
+    """What a training step does on one rank, in words and without data: what it holds, its bill, in which order it
+    computes, sends and waits, and, with costs, how long that takes. The program is one of `predict` that returns a
+    step; ValueError for others."""
+    prediction = predict(program, mesh, size=size, rank=rank, backend=backend)
+    parts = [str(prediction), str(prediction.bill), prediction.schedule().rstrip()]
+    if costs is not None:
+        parts.append(str(prediction.time(costs)))
+    return "\n\n".join(parts)
+
+
+def _kept(parts: Iterable[object]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The parameters and the optimizer's tensors among what a program returned."""
     parameters, state = [], []
-    for part in result if isinstance(result, (tuple, list)) else [result]:
+    for part in parts:
         if isinstance(part, torch.nn.Module):
             parameters += part.parameters()
         elif isinstance(part, torch.optim.Optimizer):

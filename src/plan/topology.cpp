@@ -139,8 +139,8 @@ Topology Topology::parse(std::string_view text) {
   } catch (const Json::exception& error) {
     fail<ValueError>(kWhere, "not JSON: ", error.what());
   }
-  check_names(json, {"copy_gigabytes_per_s", "gigaflops", "levels", "axes", "relative"},
-              "a topology");
+  check_names(json, {"copy_gigabytes_per_s", "gigaflops", "levels", "axes", "relative", "compute"},
+              "a topology");  // what is in `compute`, StepCosts reads
   Topology out;
   out.copy_bandwidth = rate(json, "copy_gigabytes_per_s");
   out.flops = rate(json, "gigaflops");
@@ -176,9 +176,10 @@ Topology Topology::parse(std::string_view text) {
     out.axes.push_back({names.get<std::vector<std::string>>(), link_of(fused)});
   }
   const Json relative = json.value("relative", Json::object());
-  check_names(relative, {"all_gather", "all_reduce"}, "relative");
+  check_names(relative, {"all_gather", "all_reduce", "attention"}, "relative");
   out.all_gather = number(relative, "all_gather", 1, 1);
   out.all_reduce = number(relative, "all_reduce", 1, 1);
+  out.attention = number(relative, "attention", out.attention, 1);
   return out;
 }
 
@@ -204,7 +205,8 @@ std::string Topology::to_json() const {
     write_link(entry, f.link);
     json["axes"].push_back(std::move(entry));
   }
-  json["relative"] = {{"all_gather", all_gather}, {"all_reduce", all_reduce}};
+  json["relative"] = {
+      {"all_gather", all_gather}, {"all_reduce", all_reduce}, {"attention", attention}};
   return json.dump(2);
 }
 

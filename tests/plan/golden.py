@@ -1,4 +1,5 @@
-"""Compares what `intarsia plan` prints with the files in tests/plan/golden: text, JSON and pictures.
+"""Compares what `intarsia plan`, `show` and `schedule` print with files: text, JSON and pictures. They are in tests/plan/golden,
+tests/draw/golden and tests/pipeline/golden.
 
     golden.py PATH_OF_INTARSIA [--update]
 
@@ -15,7 +16,8 @@ import xml.etree.ElementTree
 
 PROGRAM = pathlib.Path(sys.argv[1]).resolve()
 UPDATE = "--update" in sys.argv[2:]
-FOLDER = pathlib.Path(__file__).resolve().parent / "golden"
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+FOLDER = TESTS / "plan" / "golden"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -40,8 +42,38 @@ CASES = {
 }  # fmt: skip
 
 
-def run(arguments, form):
-    result = subprocess.run([PROGRAM, "plan", *arguments, "--format", form], cwd=FOLDER, capture_output=True,
+def shown(mesh, shape, layout, *others):
+    return ["--mesh", mesh, "--shape", shape, "--layout", layout, *others]
+
+
+SHOWN = {
+    "one_dimension": shown("[dp=4]", "10", "S(0)"),
+    "uneven": shown("[dp=3,tp=2]", "5,7", "S(0),S(1)", "--dtype", "bf16"),
+    "strided": shown("[dp=2,tp=2]", "16,6", "SS(0,2),R"),
+    "three_dimensions": shown("[cp=2,tp=2]", "4,6,8", "S(2),S(0)"),
+    "more_dimensions": shown("[dp=2,tp=2]", "2,3,4,5", "S(3),R"),
+    "terms": shown("[dp=2,tp=2]", "8,4", "P(sum),S(0)", "--dtype", "f64"),
+    "empty_pieces": shown("[dp=4]", "2,3", "S(0)"),
+    "many_ranks": shown("[dp=64,tp=8]", "4096,4096", "S(0),S(1)", "--dtype", "bf16"),
+    "a_number": shown("[dp=2]", "", "R"),
+}  # fmt: skip
+
+
+def scheduled(kind, ranks, microbatches, *others):
+    return ["--kind", kind, "--ranks", str(ranks), "--microbatches", str(microbatches), *others]
+
+
+SCHEDULED = {
+    "1f1b": scheduled("1f1b", 4, 6),
+    "zb_v": scheduled("zb-v", 4, 6),
+    "interleaved": scheduled("interleaved", 2, 4, "--gathered", "1", "--transfer", "0.25", "--costs", "1,1.5,0.5"),
+    "dualpipe_v": scheduled("dualpipe-v", 3, 7, "--together", "0.8"),
+    "few": scheduled("looped-bfs", 3, 1, "--blocking", "--transfer", "1"),
+}
+
+
+def run(command, arguments, form):
+    result = subprocess.run([PROGRAM, command, *arguments, "--format", form], cwd=FOLDER, capture_output=True,
                             text=True, timeout=60)  # fmt: skip
     assert result.returncode == 0 and not result.stderr, f"{arguments}: {result.returncode}\n{result.stderr}"
     return result.stdout
@@ -101,20 +133,30 @@ def check_json(name, said):
         assert in_all["peak_bytes"] <= found["allowed_bytes"], f"{name} takes more memory than allowed"
 
 
-def main():
+def compared(command, cases, folder, forms):
+    """What differs. `forms`: the endings of their files."""
     wrong = []
-    for name, arguments in CASES.items():
-        for form, ending in (("text", "txt"), ("json", "json"), ("svg", "svg")):
-            said = run(arguments, form)
+    for name, arguments in cases.items():
+        for form, ending in forms.items():
+            said = run(command, arguments, form)
             if form == "json":
                 check_json(name, said)
             if form == "svg":
                 check_picture(name, said)
-            wrong += filter(None, [difference(FOLDER / f"{name}.{ending}", said)])
-    known = {f"{name}.{ending}" for name in CASES for ending in ("txt", "json", "svg")}
-    others = {path.name for path in FOLDER.iterdir() if not path.name.endswith(".topology.json")} - known
-    wrong += [f"{FOLDER / name} belongs to no case" for name in sorted(others)]
-    print("\n".join(wrong) or f"{len(CASES)} plans are as in {FOLDER}")
+            if form == "html":
+                xml.etree.ElementTree.fromstring(said)
+            wrong += filter(None, [difference(folder / f"{name}.{ending}", said)])
+    known = {f"{name}.{ending}" for name in cases for ending in forms.values()}
+    others = {path.name for path in folder.iterdir() if not path.name.endswith(".topology.json")} - known
+    return wrong + [f"{folder / name} belongs to no case" for name in sorted(others)]
+
+
+def main():
+    wrong = compared("plan", CASES, FOLDER, {"text": "txt", "json": "json", "svg": "svg"})
+    wrong += compared("show", SHOWN, TESTS / "draw" / "golden", {"text": "txt", "svg": "svg", "html": "html"})
+    forms = {"text": "txt", "schedule": "schedule", "svg": "svg", "trace": "json"}
+    wrong += compared("schedule", SCHEDULED, TESTS / "pipeline" / "golden", forms)
+    print("\n".join(wrong) or f"{len(CASES)} plans, {len(SHOWN)} layouts and {len(SCHEDULED)} schedules are as stored")
     if wrong:
         sys.exit("if this is as it should be: golden.py PATH_OF_INTARSIA --update")
 

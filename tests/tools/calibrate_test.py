@@ -76,6 +76,17 @@ def test_two_processes():
     assert [size for _, size, _ in rows(said)] == [2**14, 2**16, 2**18, 2**20, 2**22], said
 
 
+def test_what_computing_costs():
+    compute = quick(2)[0]["compute"]
+    for name in ("products", "memory", "attention", "attention_backward"):
+        assert len(compute[name]) >= 3 and all(size > 0 and figure > 0 for size, figure in compute[name]), compute
+        sizes = [size for size, _ in compute[name]]
+        assert sizes == sorted(sizes), compute
+    assert compute["call_us"] > 0 and 0 <= compute["hides"] <= 1 and compute["skew"] >= 0, compute
+    assert all(time > 0 for time in compute["ns_per_element"].values()) and "gelu" in compute["ns_per_element"], compute
+    assert {(c["name"], c["ranks"]) for c in compute["collectives"]} >= {("all_reduce", 2), ("all_to_all", 2)}, compute
+
+
 def test_levels_of_four_processes():
     topology, said = quick(4, "--node-ranks", "2")
     check(topology, [("node", 2), ("all", 0)])
@@ -83,7 +94,7 @@ def test_levels_of_four_processes():
 
 
 def test_axes_of_a_mesh():
-    topology, said = calibrate(4, "--mesh", "dp=2,tp=2", "--sizes", "16KiB..1MiB", "--repeats", "3")
+    topology, said = calibrate(4, "--quick", "--mesh", "dp=2,tp=2", "--sizes", "16KiB..1MiB", "--repeats", "3")
     check(topology, [("all", 0)])
     assert [entry["axes"] for entry in topology["axes"]] == [["dp"], ["tp"], ["dp", "tp"]], topology
     assert "one_partner" in said.partition("axes dp+tp")[2], said

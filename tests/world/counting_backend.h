@@ -10,6 +10,7 @@ namespace intarsia::testing {
 struct Counts {
   std::atomic<std::uint64_t> calls = 0;
   std::atomic<std::uint64_t> bytes = 0;
+  std::atomic<std::uint64_t> received = 0;  ///< of them, those of recv, which hands over nothing
 };
 
 class CountingBackend final : public c10d::Backend {
@@ -45,7 +46,7 @@ class CountingBackend final : public c10d::Backend {
     return count(t[0]), inner_->send(t, to, tag);
   }
   WorkPtr recv(Tensors& t, int from, int tag) override {
-    return count(t[0]), inner_->recv(t, from, tag);
+    return counts_.received += t[0].nbytes(), count(t[0]), inner_->recv(t, from, tag);
   }
   WorkPtr barrier(const c10d::BarrierOptions& o) override { return count({}), inner_->barrier(o); }
 

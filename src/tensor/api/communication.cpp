@@ -41,6 +41,12 @@ std::uint64_t Bill::bytes() const {
   return n;
 }
 
+std::uint64_t Bill::calls() const {
+  std::uint64_t n = 0;
+  for (const BillEntry& e : entries) n += e.calls;
+  return n;
+}
+
 std::string Bill::transitions() const {
   std::map<std::string, std::uint64_t> counts;
   for (const BillEntry& e : entries) counts[e.transition] += e.count;

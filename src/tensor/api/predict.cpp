@@ -5,9 +5,12 @@
 #include <set>
 
 #include "base/text.h"
+#include "intarsia/error.h"
 #include "intarsia/memory.h"
 #include "plan/report.h"
 #include "tensor/core/impl.h"
+#include "tensor/local/kernel_log.h"
+#include "world/session/step_log.h"
 
 namespace intarsia {
 
@@ -32,6 +35,28 @@ std::int64_t held_bytes(const std::vector<at::Tensor>& tensors) {
 
 std::int64_t Prediction::activations() const { return peak - parameters - gradients - optimizer; }
 
+namespace {
+
+void check_has_step(const Prediction& p) {
+  if (p.events.empty()) {
+    fail<ValueError>("predict", "the program of ", p.mesh,
+                     " returned no step to be timed; return a function that trains for another "
+                     "step, behind model and optimizer");
+  }
+}
+
+}  // namespace
+
+std::string Prediction::schedule() const {
+  check_has_step(*this);
+  return schedule_text(events);
+}
+
+StepTime Prediction::time(const StepCosts& costs) const {
+  check_has_step(*this);
+  return step_time(events, costs, mesh);
+}
+
 std::string Prediction::to_string() const {
   return concat("rank ", rank, " of ", mesh, ": parameters ", bytes_text(parameters),
                 ", gradients ", bytes_text(gradients), ", optimizer ", bytes_text(optimizer),
@@ -47,6 +72,8 @@ Prediction predict(const PredictOptions& options,
   // Plain tensors that the program makes have real memory, and count like the rest.
   const MemoryMeter meter({c10::DeviceType::CPU, c10::DeviceType::Meta});
   const KeptTensors kept = program(*world);
+  const std::int64_t peak = meter.peak();
+  const Bill sent = bill(*world);
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& p : kept.parameters) gradients.push_back(p.grad());
   Prediction out{.mesh = options.mesh,
@@ -54,8 +81,14 @@ Prediction predict(const PredictOptions& options,
                  .parameters = held_bytes(kept.parameters),
                  .gradients = held_bytes(gradients),
                  .optimizer = held_bytes(kept.optimizer),
-                 .peak = meter.peak(),
-                 .bill = bill(*world)};
+                 .peak = peak,
+                 .bill = sent};
+  if (kept.step) {
+    const KernelObserver observer;
+    StepLog log;
+    kept.step();
+    out.events = log.take();
+  }
   world->close();
   return out;
 }

@@ -36,7 +36,8 @@ Tensors redistribute_pieces(World& world, at::TensorList pieces,
 
 std::vector<Tensors> redistribute_pieces(World& world, const std::vector<PiecesToMove>& tensors,
                                          const Call& call, std::source_location where) {
-  return TensorState::of(world).mover().run(tensors, {call, where});
+  std::vector<StepsSent> sent;
+  return TensorState::of(world).mover().run(tensors, {call, where}, sent);
 }
 
 // ---- tensors ---------------------------------------------------------------------------------
@@ -68,12 +69,14 @@ MovingTensor start_redistribute(const at::Tensor& tensor, const Layout& layout,
   const PlanPointer plan = plan_to(where, impl, layout);
   const BelowAutograd below;
   TensorState& state = impl.state();
-  state.bill().charge(impl.spec(), *state.mover().route(plan), {.op = where, .implicit = false});
   const std::string name = impl.spec().to_string();
-  return {tensor, plan,
-          start_redistribute(impl.world(), pieces_of(impl), plan,
-                             Call{.tensor = name, .op = where, .module = module_path()},
-                             std::source_location::current(), options)};
+  const Call call{.tensor = name, .op = where, .module = module_path()};
+  StepsSent sent(plan->steps.size());
+  Pending moving = state.mover().start({pieces_of(impl), plan}, options,
+                                       {call, std::source_location::current()}, sent);
+  state.bill().charge(impl.spec(), *state.mover().route(plan), {.op = where, .implicit = false},
+                      sent);
+  return {tensor, plan, std::move(moving)};
 }
 
 std::vector<at::Tensor> redistribute_together(const std::vector<at::Tensor>& tensors,
@@ -89,18 +92,19 @@ std::vector<at::Tensor> redistribute_together(const std::vector<at::Tensor>& ten
     if (&impl.world() != &impl_of(tensors[0]).world()) {
       fail<ValueError>(kTogether, "tensors 0 and ", i, " belong to different worlds");
     }
-    const PlanPointer plan = plan_to(kTogether, impl, layouts[i]);
-    TensorState& state = impl.state();
-    state.bill().charge(impl.spec(), *state.mover().route(plan),
-                        {.op = kTogether, .implicit = false});
-    moves.push_back({pieces_of(impl), plan});
+    moves.push_back({pieces_of(impl), plan_to(kTogether, impl, layouts[i])});
   }
   if (moves.empty()) return {};
-  const auto made =
-      redistribute_pieces(impl_of(tensors[0]).world(), moves,
-                          Call{.tensor = {}, .op = kTogether, .module = module_path()});
+  TensorState& state = impl_of(tensors[0]).state();
+  std::vector<StepsSent> sent;
+  const auto made = state.mover().run(moves,
+                                      {Call{.tensor = {}, .op = kTogether, .module = module_path()},
+                                       std::source_location::current()},
+                                      sent);
   std::vector<at::Tensor> out;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
+    state.bill().charge(impl_of(tensors[i]).spec(), *state.mover().route(moves[i].plan),
+                        {.op = kTogether, .implicit = false}, sent[i]);
     out.push_back(moved_tensor(impl_of(tensors[i]), layouts[i], to_pieces(made[i])));
   }
   return out;
@@ -127,26 +131,28 @@ struct MoveBetween {
   }
 };
 
-/// The pieces that a tensor's ranks bring to the exchange; enters it in the bill.
+/// The pieces that a tensor's ranks bring to the exchange.
 Tensors pieces_to_send(const MoveBetween& move, const RouteBetween& way) {
   World& world = move.impl->world();
   const auto options = at::TensorOptions().dtype(move.from->dtype).device(world.piece_device());
   const Mesh& mesh = move.from->layout.mesh();
   Tensors pieces;
   std::size_t next = 0;
-  std::uint64_t sent = 0;
   for (std::size_t m = 0; m < way.ranks.size(); ++m) {
     pieces.push_back(mesh.contains(way.ranks[m]) ? move.held[next++] : at::empty({0}, options));
-    const MemberRoute& route = way.route.members[m];
+  }
+  return pieces;
+}
+
+/// How many elements of it are sent to other ranks.
+std::uint64_t elements_to_others(const RouteBetween& way) {
+  std::uint64_t sum = 0;
+  for (const MemberRoute& route : way.route.members) {
     for (std::size_t j = 0; j < route.to.size(); ++j) {
-      if (j != route.me) {
-        sent += static_cast<std::uint64_t>(route.to[j].count) * c10::elementSize(move.from->dtype);
-      }
+      if (j != route.me) sum += static_cast<std::uint64_t>(route.to[j].count);
     }
   }
-  move.impl->state().bill().charge_own(kBetween, move.impl->spec().to_string(),
-                                       concat(mesh, "->", move.to->layout.mesh()), "S->S", sent);
-  return pieces;
+  return sum;
 }
 
 at::Tensor tensor_there(const MoveBetween& move, const RouteBetween& way, const Tensors& made) {
@@ -216,10 +222,18 @@ std::vector<at::Tensor> redistribute_between(const std::vector<at::Tensor>& tens
     }
     const std::string name =
         same.size() == 1 ? moves[first].impl->spec().to_string() : concat(same.size(), " tensors");
-    const auto made = moves[first].impl->state().mover().run(
-        std::move(moving), {Call{.tensor = name, .op = kBetween, .module = module_path()},
-                            std::source_location::current()});
+    LedgerTotals together;
+    const Call call{.tensor = name, .op = kBetween, .module = module_path(), .sent = &together};
+    TensorState& state = moves[first].impl->state();
+    const auto made = state.mover().run(std::move(moving), {call, std::source_location::current()});
+    std::vector<std::uint64_t> weights;
+    for (const auto& way : ways) weights.push_back(elements_to_others(*way));
+    const std::vector<LedgerTotals> shares = divided(together, weights);
     for (std::size_t k = 0; k < same.size(); ++k) {
+      const MoveBetween& move = moves[same[k]];
+      state.bill().charge_own(kBetween, move.impl->spec().to_string(),
+                              concat(move.from->layout.mesh(), "->", move.to->layout.mesh()),
+                              "S->S", shares[k]);
       out[same[k]] = tensor_there(moves[same[k]], *ways[k], made[k]);
     }
   }

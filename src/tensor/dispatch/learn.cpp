@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tensor/local/without_values.h"
+#include "world/session/step_log.h"
 
 namespace intarsia {
 namespace {
@@ -134,6 +135,7 @@ void learn_without_values(const LocalOperands& o, std::size_t m, Decision& d) {
   const auto known = [](const Result& r) { return r.kind == Result::Kind::written; };
   if (std::all_of(d.results.begin(), d.results.end(), known)) return;
   const Uncounted uncounted;
+  const StepLogPause pause;
   Stack stack = o.local_arguments(m);
   try {
     o.op().callBoxed(&stack);

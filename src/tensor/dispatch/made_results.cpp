@@ -4,6 +4,8 @@
 
 #include "intarsia/boxes.h"
 #include "tensor/core/neutral.h"
+#include "tensor/local/kernel_log.h"
+#include "world/session/step_log.h"
 
 namespace intarsia {
 
@@ -47,6 +49,7 @@ Stack made_by_spec(LocalOperands& o, std::size_t m) {
       out.emplace_back(piece(*result.specs[0], o.decision.out_layouts[r]));
     }
   }
+  if (StepLog::current() != nullptr) note_kernel(o.op(), o.local_arguments(m), out);
   return out;
 }
 

@@ -10,7 +10,8 @@ namespace intarsia {
 /// write by strides that they do not look up.
 at::Tensor piece_for_out(const LocalOperands& operands, std::size_t operand, std::size_t member);
 
-/// The results of one hosted rank where their specs say all about them: in a simulated world.
+/// The results of one hosted rank where their specs say all about them: in a simulated world. The
+/// kernel that would have made them enters the log of steps.
 torch::jit::Stack made_by_spec(LocalOperands& operands, std::size_t member);
 
 /// The results of a hosted rank that has nothing of some operand: empty, or what adds nothing.

@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "base/hash.h"
 #include "base/text.h"
@@ -18,6 +20,19 @@ thread_local std::string_view formula_op;
 thread_local std::string t_module;
 
 constexpr std::size_t kBillEntries = 2048;
+
+bool in_backward() { return torch::autograd::get_current_node() != nullptr; }
+
+BillEntry entry_of(const Spec& spec, const Plan& plan, const Step& step, const Reason& reason) {
+  return {.op = std::string(reason.op),
+          .tensor = spec.with(plan.from).to_string(),
+          .module = std::string(module_path()),
+          .axis = step.axes_text(),
+          .transition = transition_text(step),
+          .implicit = reason.implicit,
+          .backward = in_backward(),
+          .fallback = reason.fallback};
+}
 
 }  // namespace
 
@@ -58,53 +73,69 @@ Reason FormulaScope::outermost(const Reason& asked) {
       .op = formula_op, .implicit = false, .fallback = asked.fallback, .made_by = asked.made_by};
 }
 
-void BillBook::charge(const Spec& spec, const Route& route, const Reason& reason) {
-  const bool backward = torch::autograd::get_current_node() != nullptr;
-  const Plan& plan = *route.plan;
+void BillBook::announce(const Spec& spec, const Route& route, const Reason& reason) const {
+  const Communication now = mode.load(std::memory_order_relaxed);
+  if (!reason.implicit || now == Communication::automatic) return;
   for (const StepRoute& way : route.steps) {
-    const Step& step = *way.step;
-    if (!step.communicates()) continue;
-    const Mesh& mesh = plan.from.mesh();
-    BillEntry entry{.op = std::string(reason.op),
-                    .tensor = spec.with(plan.from).to_string(),
-                    .module = std::string(module_path()),
-                    .axis = step.axes_text(),
-                    .transition = transition_text(step),
-                    .implicit = reason.implicit,
-                    .backward = backward,
-                    .fallback = reason.fallback};
-    const Communication now = mode.load(std::memory_order_relaxed);
-    if (reason.implicit && now != Communication::automatic) {
-      const std::string text =
-          concat('[', reason.op, "] ", backward ? "backward " : "", "moves ", entry.tensor, " on ",
-                 mesh, " over ", entry.axis, " (", entry.transition, ", ",
-                 reason.fallback ? "the op has no rule and runs on full tensors" : "to run the op",
-                 "); redistribute(tensor, \"", plan.to.placements_text(),
-                 "\") before it says so in code, or choose another layout");
-      if (now == Communication::explicit_only) throw ValueError(text + "; mode explicit_only");
-      LOG(WARNING) << text;
-    }
-    const std::scoped_lock lock(mutex_);
-    BillEntry& booked = book(std::move(entry));
-    ++booked.count;
-    booked.bytes += way.bytes;
+    if (!way.step->communicates()) continue;
+    const BillEntry entry = entry_of(spec, *route.plan, *way.step, reason);
+    const std::string text =
+        concat('[', reason.op, "] ", entry.backward ? "backward " : "", "moves ", entry.tensor,
+               " on ", route.plan->from.mesh(), " over ", entry.axis, " (", entry.transition, ", ",
+               reason.fallback ? "the op has no rule and runs on full tensors" : "to run the op",
+               "); redistribute(tensor, \"", route.plan->to.placements_text(),
+               "\") before it says so in code, or choose another layout");
+    if (now == Communication::explicit_only) throw ValueError(text + "; mode explicit_only");
+    LOG(WARNING) << text;
+  }
+}
+
+void BillBook::charge(const Spec& spec, const Route& route, const Reason& reason,
+                      std::span<const LedgerTotals> sent) {
+  for (std::size_t i = 0; i < route.steps.size(); ++i) {
+    const Step& step = *route.steps[i].step;
+    if (step.communicates()) enter(entry_of(spec, *route.plan, step, reason), sent[i]);
   }
 }
 
 void BillBook::charge_own(std::string_view op, std::string tensor, std::string axis,
-                          std::string transition, std::uint64_t bytes,
+                          std::string transition, const LedgerTotals& sent,
                           std::optional<bool> backward) {
+  enter({.op = std::string(formula_op.empty() ? op : formula_op),
+         .tensor = std::move(tensor),
+         .module = std::string(module_path()),
+         .axis = std::move(axis),
+         .transition = std::move(transition),
+         .implicit = false,
+         .backward = backward.value_or(in_backward())},
+        sent);
+}
+
+void BillBook::enter(BillEntry entry, const LedgerTotals& sent) {
   const std::scoped_lock lock(mutex_);
-  BillEntry& booked =
-      book({.op = std::string(formula_op.empty() ? op : formula_op),
-            .tensor = std::move(tensor),
-            .module = std::string(module_path()),
-            .axis = std::move(axis),
-            .transition = std::move(transition),
-            .implicit = false,
-            .backward = backward.value_or(torch::autograd::get_current_node() != nullptr)});
+  BillEntry& booked = book(std::move(entry));
   ++booked.count;
-  booked.bytes += bytes;
+  booked.bytes += sent.bytes;
+  booked.calls += sent.calls;
+}
+
+std::vector<LedgerTotals> divided(const LedgerTotals& together,
+                                  std::span<const std::uint64_t> weights) {
+  std::vector<LedgerTotals> out(weights.size());
+  const auto all = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
+  if (out.empty()) return out;
+  out[0] = together;
+  if (all == 0) return out;
+  std::uint64_t so_far = 0;
+  std::uint64_t given = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    so_far += weights[i];
+    const auto until = static_cast<std::uint64_t>(static_cast<long double>(together.bytes) *
+                                                  static_cast<long double>(so_far) /
+                                                  static_cast<long double>(all));
+    out[i].bytes = until - std::exchange(given, until);
+  }
+  return out;
 }
 
 BillEntry& BillBook::book(BillEntry entry) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,18 +48,22 @@ class BillBook {
  public:
   std::atomic<Communication> mode = Communication::automatic;
 
-  /// Enters a move; refuses it first where the mode forbids it.
-  void charge(const Spec& spec, const Route& route, const Reason& reason);
-  /// The same for what an op sends by its nature and by no plan: `transition` says what, `bytes`
-  /// are those that this process hands over. `backward`: where a node of autograd does not tell.
+  /// Refuses a move that is about to be made, or warns of it, where the mode says so.
+  void announce(const Spec& spec, const Route& route, const Reason& reason) const;
+  /// Enters a move. `sent`: what each of its steps handed over.
+  void charge(const Spec& spec, const Route& route, const Reason& reason,
+              std::span<const LedgerTotals> sent);
+  /// The same for what an op sends by its nature and by no plan: `transition` says what.
+  /// `backward`: where a node of autograd does not tell.
   void charge_own(std::string_view op, std::string tensor, std::string axis, std::string transition,
-                  std::uint64_t bytes, std::optional<bool> backward = std::nullopt);
+                  const LedgerTotals& sent, std::optional<bool> backward = std::nullopt);
   std::vector<BillEntry> entries() const;
   void clear();
   /// How often it was cleared.
   std::uint64_t clears() const { return clears_; }
 
  private:
+  void enter(BillEntry entry, const LedgerTotals& sent);
   /// The entry for moves of this kind. REQUIRES: the lock is held.
   BillEntry& book(BillEntry entry);
 
@@ -67,6 +72,11 @@ class BillBook {
   std::vector<BillEntry> entries_;
   std::map<std::uint64_t, std::size_t> index_;
 };
+
+/// What each of several tensors that went together has of it: bytes by its weight; the first has
+/// the calls.
+std::vector<LedgerTotals> divided(const LedgerTotals& together,
+                                  std::span<const std::uint64_t> weights);
 
 /// Whether two entries count the same kind of move.
 bool is_same_entry(const BillEntry& a, const BillEntry& b);

@@ -9,6 +9,7 @@
 #include "intarsia/error.h"
 #include "tensor/core/neutral.h"
 #include "tensor/core/pieces.h"
+#include "tensor/move/bill.h"
 #include "tensor/move/exchange.h"
 #include "world/collectives/flat.h"
 #include "world/collectives/pending.h"
@@ -215,8 +216,8 @@ std::shared_ptr<const Route> Mover::route(const std::shared_ptr<const Plan>& pla
   return made;
 }
 
-Pending Mover::start(const PiecesToMove& tensor, const StartOptions& options,
-                     const CallSite& site) {
+Pending Mover::start(const PiecesToMove& tensor, const StartOptions& options, const CallSite& site,
+                     std::span<LedgerTotals> sent) {
   check_pieces(world_, tensor.pieces, *tensor.plan);
   const std::shared_ptr<const Route> way = route(tensor.plan);
   std::size_t last = 0;  // one beyond the last step that sends
@@ -224,12 +225,20 @@ Pending Mover::start(const PiecesToMove& tensor, const StartOptions& options,
     if (way->steps[i].step->communicates()) last = i + 1;
   }
   Tensors now = tensor.pieces;
+  Call call = site.call;
+  const auto step_site = [&](std::size_t i) -> CallSite {
+    if (!sent.empty()) call.sent = &sent[i];
+    return {call, site.where};
+  };
   for (std::size_t i = 0; i + 1 < last; ++i) {
     const StepRoute& s = way->steps[i];
-    now = s.step->communicates() ? start_step(
-                                       *pool_, s, std::move(now), [](Tensors t) { return t; }, site)
-                                       .wait()
-                                 : run_local(world_, s, std::move(now));
+    if (s.step->communicates()) {
+      now = start_step(
+                *pool_, s, std::move(now), [](Tensors t) { return t; }, step_site(i))
+                .wait();
+    } else {
+      now = run_local(world_, s, std::move(now));
+    }
   }
   const auto rest = [way, last, &world = world_](Tensors pieces) {
     for (std::size_t i = last; i < way->steps.size(); ++i) {
@@ -244,7 +253,7 @@ Pending Mover::start(const PiecesToMove& tensor, const StartOptions& options,
   if (!options.source_stays && reads_later(way->steps[last - 1])) {
     now = apart_from(tensor.pieces, std::move(now));
   }
-  return start_step(*pool_, way->steps[last - 1], std::move(now), rest, site);
+  return start_step(*pool_, way->steps[last - 1], std::move(now), rest, step_site(last - 1));
 }
 
 std::vector<Tensors> Mover::run(std::vector<Moving> moving, const CallSite& site) {
@@ -258,11 +267,13 @@ std::vector<Tensors> Mover::run(std::vector<Moving> moving, const CallSite& site
   return made;
 }
 
-std::vector<Tensors> Mover::run(std::vector<PiecesToMove> tensors, const CallSite& site) {
+std::vector<Tensors> Mover::run(std::vector<PiecesToMove> tensors, const CallSite& site,
+                                std::vector<StepsSent>& sent) {
   std::vector<std::shared_ptr<const Route>> ways;
   for (const PiecesToMove& t : tensors) {
     check_pieces(world_, t.pieces, *t.plan);
     ways.push_back(route(t.plan));
+    sent.emplace_back(t.plan->steps.size());
   }
   std::vector<std::size_t> next(tensors.size(), 0);
   while (true) {
@@ -283,18 +294,25 @@ std::vector<Tensors> Mover::run(std::vector<PiecesToMove> tensors, const CallSit
              !go_together(step, ways[i]->steps[next[i]], tensors[first].pieces, tensors[i].pieces);
     });
     std::vector<Tensors> made;
+    LedgerTotals together;
+    Call call = site.call;
+    call.sent = &together;
     if (step.step->kind == StepKind::all_reduce) {
       std::vector<Tensors> pieces;
       for (const std::size_t i : waiting) pieces.push_back(std::move(tensors[i].pieces));
-      made = all_reduce_together(*pool_, step, pieces, site);
+      made = all_reduce_together(*pool_, step, pieces, {call, site.where});
     } else {
       std::vector<Moving> moving;
       for (const std::size_t i : waiting) {
         moving.push_back({&ways[i]->steps[next[i]], std::move(tensors[i].pieces)});
       }
-      made = run(std::move(moving), site);
+      made = run(std::move(moving), {call, site.where});
     }
+    std::vector<std::uint64_t> weights;
+    for (const std::size_t i : waiting) weights.push_back(ways[i]->steps[next[i]].bytes);
+    const std::vector<LedgerTotals> shares = divided(together, weights);
     for (std::size_t w = 0; w < waiting.size(); ++w) {
+      sent[waiting[w]][next[waiting[w]]] = shares[w];
       tensors[waiting[w]].pieces = std::move(made[w]);
       ++next[waiting[w]];
     }

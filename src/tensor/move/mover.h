@@ -2,10 +2,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include <array>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "intarsia/collectives.h"
@@ -17,6 +19,9 @@
 #include "tensor/move/route.h"
 
 namespace intarsia {
+
+/// What each step of a plan handed over.
+using StepsSent = c10::SmallVector<LedgerTotals, 4>;
 
 /// Moves pieces along plans, for the ranks of one world that are hosted here. It remembers the
 /// routes of plans that it ran, and uses its buffers again.
@@ -30,10 +35,13 @@ class Mover {
   explicit Mover(World& world) : world_(world), pool_(std::make_shared<BufferPool>()) {}
 
   /// The pieces after the plan. They may share memory with those given, where nothing had to move
-  /// and the source stays.
-  Pending start(const PiecesToMove& tensor, const StartOptions& options, const CallSite& site);
+  /// and the source stays. `sent`: one for each step of the plan, or none.
+  Pending start(const PiecesToMove& tensor, const StartOptions& options, const CallSite& site,
+                std::span<LedgerTotals> sent = {});
   /// The same for many tensors: steps of the same kind over the same groups are one collective.
-  std::vector<std::vector<at::Tensor>> run(std::vector<PiecesToMove> tensors, const CallSite& site);
+  /// `sent`: is made as long as the list of tensors.
+  std::vector<std::vector<at::Tensor>> run(std::vector<PiecesToMove> tensors, const CallSite& site,
+                                           std::vector<StepsSent>& sent);
   /// The new pieces of many tensors in one exchange, such as one between meshes. REQUIRES: one
   /// dtype, and steps over the same ranks.
   std::vector<std::vector<at::Tensor>> run(std::vector<Moving> moving, const CallSite& site);

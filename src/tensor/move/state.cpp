@@ -21,14 +21,20 @@ PlanPointer TensorState::plan(const Spec& spec, const Layout& to) {
 Pieces TensorState::move(const Spec& spec, const Pieces& pieces, const PlanPointer& plan,
                          const Reason& asked) {
   const Reason reason = FormulaScope::outermost(asked);
-  if (plan->collectives() > 0) bill_.charge(spec, *mover_.route(plan), reason);
+  std::shared_ptr<const Route> way;
+  if (plan->collectives() > 0) {
+    way = mover_.route(plan);
+    bill_.announce(spec, *way, reason);
+  }
   const std::string tensor = spec.to_string();
   const Call call{
       .tensor = tensor, .op = reason.op, .module = module_path(), .made_by = reason.made_by};
-  const auto moved = mover_
-                         .start({std::vector<at::Tensor>(pieces.begin(), pieces.end()), plan},
-                                {.source_stays = true}, {call, std::source_location::current()})
-                         .wait();
+  StepsSent sent(plan->steps.size());
+  Pending moving =
+      mover_.start({std::vector<at::Tensor>(pieces.begin(), pieces.end()), plan},
+                   {.source_stays = true}, {call, std::source_location::current()}, sent);
+  if (way) bill_.charge(spec, *way, reason, sent);
+  const auto& moved = moving.wait();
   return in_order(Pieces(moved.begin(), moved.end()), *spec);
 }
 

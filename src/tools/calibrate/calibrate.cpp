@@ -104,6 +104,7 @@ CalibrationOptions read(const Arguments& a, std::int64_t ranks) {
   out.sizes = read_sizes(a.sizes.empty() ? usual : a.sizes);
   const int usual_repeats = a.quick ? 7 : 15;
   out.repeats = a.repeats > 0 ? a.repeats : usual_repeats;
+  out.quick = a.quick;
   check(out, ranks);
   return out;
 }
@@ -188,7 +189,7 @@ int run(int argc, char** argv) {
   const Calibration found = calibrate(*world, options);
   if (!file) return 0;
   std::cout << found.report;
-  if (!file->write(concat(found.topology.to_json(), '\n'))) {
+  if (!file->write(concat(found.costs.to_json(), '\n'))) {
     return refuse(concat("cannot write ", a.out), 1);
   }
   std::cout << "written to " << a.out << '\n';

@@ -8,13 +8,13 @@
 #include "base/text.h"
 #include "intarsia/error.h"
 #include "plan/report.h"
+#include "tools/calibrate/compute.h"
 #include "tools/calibrate/fit.h"
 #include "tools/calibrate/measure.h"
 
 namespace intarsia::tools {
 namespace {
 
-constexpr std::int64_t kElementSize = 4;
 constexpr std::int64_t kCopiedBytes = std::int64_t{64} << 20;  // more than a core's share of caches
 constexpr std::int64_t kMatrixSide = 768;
 constexpr double kGiga = 1e9;
@@ -108,12 +108,14 @@ void add_trials(Subject& subject, const std::vector<std::int64_t>& sizes) {
 struct Rates {
   double copied_bytes = 0;
   double flops = 0;
+  double attention_flops = 0;
 };
 
 /// Measures all of it at once, with what ranks do by themselves.
 Rates measure_all(World& world, std::vector<Subject>& subjects, int repeats) {
   std::vector<Trial> trials{{world.everyone(), Measured::copy, kCopiedBytes / kElementSize},
-                            {world.everyone(), Measured::matmul, kMatrixSide * kMatrixSide}};
+                            {world.everyone(), Measured::matmul, kMatrixSide * kMatrixSide},
+                            {world.everyone(), Measured::attention, kAttention.elements()}};
   for (const Subject& s : subjects) {
     for (const Finding& f : s.findings) trials.push_back(f.trial);
   }
@@ -123,6 +125,7 @@ Rates measure_all(World& world, std::vector<Subject>& subjects, int repeats) {
   Rates rates;
   rates.copied_bytes = static_cast<double>(kCopiedBytes) / *next++;
   rates.flops = kOperations / *next++;
+  rates.attention_flops = kAttention.operations() / *next++;
   for (Subject& s : subjects) {
     for (Finding& f : s.findings) f.seconds = *next++;
   }
@@ -181,6 +184,19 @@ double fit_relative(std::vector<Subject>& subjects, Measured what, double copy_b
     }
   }
   return factor;
+}
+
+/// What was measured, as it is: links are three figures, and that is not enough for times.
+std::map<std::pair<std::string, std::int64_t>, Curve> curves_of(const Subject& subject) {
+  std::map<std::pair<std::string, std::int64_t>, std::vector<Curve::Point>> points;
+  for (const Finding& f : subject.findings) {
+    if (f.trial.what == Measured::one_partner) continue;
+    points[{std::string(to_text(f.trial.what)), f.trial.comm.size()}].emplace_back(
+        f.trial.bytes(), rounded(f.seconds));
+  }
+  std::map<std::pair<std::string, std::int64_t>, Curve> out;
+  for (auto& [what, curve] : points) out.emplace(what, Curve(std::move(curve)));
+  return out;
 }
 
 // ---- in words ----
@@ -243,7 +259,8 @@ std::string report_text(const World& world, const std::vector<Subject>& subjects
   out += concat("a byte of all_gather costs ", digits_text(topology.all_gather),
                 " times one of all_to_all, a byte of all_reduce ", digits_text(topology.all_reduce),
                 " times\ncopies within a rank: ", digits_text(topology.copy_bandwidth / kGiga),
-                " GB/s, matrix products: ", digits_text(topology.flops / kGiga), " gigaflops\n");
+                " GB/s, matrix products: ", digits_text(topology.flops / kGiga),
+                " gigaflops, attention: ", digits_text(topology.attention), " of that\n");
   return out;
 }
 
@@ -273,7 +290,7 @@ void check(const CalibrationOptions& options, std::int64_t ranks) {
 
 Calibration calibrate(World& world, const CalibrationOptions& options) {
   Calibration out;
-  Topology& topology = out.topology;
+  Topology& topology = out.costs.topology;
   topology.levels = options.levels;
   topology.levels.push_back({"all"});
   std::vector<Subject> subjects = levels_of(world, topology.levels);
@@ -288,6 +305,7 @@ Calibration calibrate(World& world, const CalibrationOptions& options) {
   const Rates rates = measure_all(world, subjects, options.repeats);
   topology.copy_bandwidth = rounded(rates.copied_bytes);
   topology.flops = rounded(rates.flops);
+  topology.attention = rounded(rates.attention_flops / rates.flops);
   for (Subject& s : subjects) fit_exchanges(s, topology.copy_bandwidth);
   const std::int64_t large = options.sizes.back() / 5;  // the last two sizes, with their rounding
   const auto relative = [&](Measured what) {
@@ -299,6 +317,11 @@ Calibration calibrate(World& world, const CalibrationOptions& options) {
   for (Topology::Level& level : topology.levels) level.link = (next++)->link;
   for (Topology::Fused& fused : topology.axes) fused.link = (next++)->link;
   out.report = report_text(world, subjects, topology, options.repeats);
+  if (options.levels.empty()) out.costs.collectives = curves_of(subjects[0]);
+  ComputeOptions computing{.repeats = std::max(3, options.repeats / 3)};
+  if (options.quick) computing.operand_bytes /= 16;
+  measure_compute(world, computing, out.costs);
+  out.report += compute_text(out.costs);
   return out;
 }
 

@@ -1,4 +1,4 @@
-// What `intarsia calibrate` measures, and the topology that it makes of it.
+// What `intarsia calibrate` measures, and the topology and costs that it makes of it.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "intarsia/mesh.h"
+#include "intarsia/step_time.h"
 #include "intarsia/topology.h"
 #include "intarsia/world.h"
 
@@ -21,13 +22,14 @@ struct CalibrationOptions {
   /// Bytes of buffers, ascending.
   std::vector<std::int64_t> sizes = {};
   int repeats = 1;
+  bool quick = false;  ///< what computing costs: on fewer operands
 };
 
 /// ValueError where these options do not suit a world of so many ranks.
 void check(const CalibrationOptions& options, std::int64_t ranks);
 
 struct Calibration {
-  Topology topology;
+  StepCosts costs;     ///< with the topology
   std::string report;  ///< what was measured, and how far the topology is off
 };
 

@@ -9,6 +9,7 @@
 #include <random>
 #include <utility>
 
+#include "intarsia/attention.h"
 #include "intarsia/collectives.h"
 #include "tools/calibrate/fit.h"
 #include "world/collectives/flat.h"
@@ -16,8 +17,6 @@
 
 namespace intarsia::tools {
 namespace {
-
-constexpr std::int64_t kElementSize = 4;
 
 /// Long enough for every trial, and used by all, as a program uses its buffers again.
 struct Buffers {
@@ -63,6 +62,12 @@ void run_once(const Trial& t, const Buffers& buffers) {
     case Measured::copy:
       out.copy_(in);
       return;
+    case Measured::attention: {
+      const at::Tensor q =
+          in.view({1, kAttention.heads, kAttention.positions, kAttention.head_size});
+      attention(q, q, q);
+      return;
+    }
     case Measured::matmul: {
       const auto side = static_cast<std::int64_t>(std::sqrt(static_cast<double>(t.elements)));
       at::Tensor product = out.view({side, side});
@@ -81,11 +86,7 @@ double seconds(const Trial& t, const Buffers& buffers, const Comm& everyone) {
   synchronize(device);
   barrier(everyone);
   if (calls > 1) run_once(t, buffers);  // ranks leave the barrier at different times
-  const auto start = std::chrono::steady_clock::now();
-  for (std::int64_t i = 0; i < calls; ++i) run_once(t, buffers);
-  synchronize(device);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  return took.count() / static_cast<double>(calls);
+  return seconds_each(device, calls, [&] { run_once(t, buffers); });
 }
 
 }  // namespace
@@ -102,6 +103,8 @@ std::string_view to_text(Measured what) {
       return "all_reduce";
     case Measured::copy:
       return "copy";
+    case Measured::attention:
+      return "attention";
     case Measured::matmul:
       return "matmul";
   }
@@ -118,6 +121,7 @@ double Trial::messages() const {
     case Measured::all_reduce:
       return 2 * others;
     case Measured::copy:
+    case Measured::attention:
     case Measured::matmul:
       return 0;
     default:
@@ -134,6 +138,7 @@ double Trial::received() const {
     case Measured::all_reduce:
       return 2 * full * (size - 1) / size;
     case Measured::copy:
+    case Measured::attention:
     case Measured::matmul:
       return 0;
     default:
@@ -144,20 +149,36 @@ double Trial::received() const {
 std::vector<double> measure(World& world, std::span<const Trial> trials, int repeats) {
   const Buffers buffers(trials, world.device());
   const Comm everyone = world.everyone();
-  const auto count = static_cast<std::int64_t>(trials.size());
   for (const Trial& t : trials) seconds(t, buffers, everyone);  // makes groups, touches memory
+  return measure(world, trials.size(), repeats,
+                 [&](std::size_t i) { return seconds(trials[i], buffers, everyone); });
+}
+
+double seconds_each(const at::Device& device, std::int64_t calls,
+                    const std::function<void()>& call) {
+  synchronize(device);
+  const auto start = std::chrono::steady_clock::now();
+  for (std::int64_t i = 0; i < calls; ++i) call();
+  synchronize(device);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  return took.count() / static_cast<double>(calls);
+}
+
+std::vector<double> measure(World& world, std::size_t kinds, int repeats,
+                            const std::function<double(std::size_t)>& seconds) {
+  const auto count = static_cast<std::int64_t>(kinds);
   at::Tensor times = at::empty({count, repeats}, at::kDouble);
-  std::vector<std::int64_t> order(trials.size());
+  std::vector<std::int64_t> order(kinds);
   std::iota(order.begin(), order.end(), 0);
   std::mt19937 random;  // gives all ranks the same numbers
   for (std::int64_t r = 0; r < repeats; ++r) {
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
     for (const std::int64_t i : order) {
-      times[i][r] = seconds(trials[static_cast<std::size_t>(i)], buffers, everyone);
+      times[i][r] = seconds(static_cast<std::size_t>(i));
     }
   }
   const at::Tensor slowest =
-      all_reduce(everyone, {times.to(world.device())}, Placement::partial(Reduction::max))
+      all_reduce(world.everyone(), {times.to(world.device())}, Placement::partial(Reduction::max))
           .tensor()
           .cpu();
   std::vector<double> out;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -15,11 +16,25 @@ enum class Measured : std::uint8_t {
   one_partner,  ///< an all_to_all in which each rank sends to the next one only
   all_gather,
   all_reduce,
-  copy,    ///< within each rank, while all copy
-  matmul,  ///< a product of square matrices on each rank, while all multiply
+  copy,       ///< within each rank, while all copy
+  attention,  ///< of kAttention, on each rank, while all compute
+  matmul,     ///< a product of square matrices, likewise
 };
 
+/// The attention that is timed.
+struct AttentionSizes {
+  std::int64_t heads = 4, positions = 1024, head_size = 64;
+
+  std::int64_t elements() const { return heads * positions * head_size; }
+  double operations() const {
+    return 4.0 * static_cast<double>(elements()) * static_cast<double>(positions);
+  }
+};
+inline constexpr AttentionSizes kAttention;
+
 std::string_view to_text(Measured what);
+
+inline constexpr std::int64_t kElementSize = 4;  ///< of buffers, which are float32
 
 /// A collective over flat buffers of float32.
 struct Trial {
@@ -41,5 +56,13 @@ struct Trial {
 /// trial before falls on one of them alone. Small trials are several calls in a row, of which the
 /// mean counts. COLLECTIVE: all ranks of the world, with the same trials.
 std::vector<double> measure(World& world, std::span<const Trial> trials, int repeats);
+
+/// The same for whatever `seconds` times on this rank, of so many kinds.
+std::vector<double> measure(World& world, std::size_t count, int repeats,
+                            const std::function<double(std::size_t)>& seconds);
+
+/// Of one of so many calls in a row on this rank.
+double seconds_each(const at::Device& device, std::int64_t calls,
+                    const std::function<void()>& call);
 
 }  // namespace intarsia::tools

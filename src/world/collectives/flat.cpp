@@ -92,6 +92,15 @@ Pending all_to_all(const Comm& comm, Exchange x, const std::vector<Counts>& in_c
   return started("all_to_all", std::move(works), std::move(x));
 }
 
+Pending message(const Comm& comm, const at::Tensor& buffer, std::int64_t from, CallSite site) {
+  if (buffer.numel() == 0) return ready({buffer});  // both sides know the length
+  // Backends end a broadcast that was given up without the messages behind it, and may be asked
+  // whether it is done; of sends and receives not all can.
+  Works works =
+      CommAccess::wire(comm)->broadcast(as_bytes(buffer), from, buffer.scalar_type(), site);
+  return pending("message", std::move(works), {buffer}, [buffer] { return Tensors{buffer}; });
+}
+
 Pending sum(const Comm& comm, const at::Tensor& buffer, CallSite site) {
   const auto wire = CommAccess::wire(comm);
   const at::ScalarType dtype = buffer.scalar_type();

@@ -34,6 +34,11 @@ Pending all_gather(const Comm& comm, Exchange exchange, CallSite site);
 Pending all_to_all(const Comm& comm, Exchange exchange, const std::vector<Counts>& in_counts,
                    const std::vector<Counts>& out_counts, CallSite site);
 
+/// One way between two ranks: the member at `from` sends its buffer, the other one gets it in its
+/// own. What is sent first arrives first. REQUIRES: a group of two, of which one member lives here;
+/// buffers of equally many bytes.
+Pending message(const Comm& comm, const at::Tensor& buffer, std::int64_t from, CallSite site);
+
 /// The sum of the buffers of all ranks. Where the backend adds them itself, it is in the buffer.
 /// REQUIRES: one member lives here.
 Pending sum(const Comm& comm, const at::Tensor& buffer, CallSite site);

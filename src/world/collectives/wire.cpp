@@ -1,5 +1,6 @@
 #include "world/collectives/wire.h"
 
+#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -27,6 +28,23 @@ constexpr int kPermuteTag = 0x1a7a;
 
 std::int64_t bytes_of(const at::Tensor& payload) {
   return payload.defined() ? static_cast<std::int64_t>(payload.nbytes()) : 0;
+}
+
+/// What profilers see from here to the end of the scope; the name is made only if one looks.
+class Seen {
+ public:
+  template <class MakeName>
+  explicit Seen(const MakeName& name) : function_(at::RecordScope::FUNCTION) {
+    if (function_.isActive()) function_.before(name());
+  }
+
+ private:
+  at::RecordFunction function_;
+};
+
+/// `intarsia::all_gather [g=2] #182`: the same on all members, and for the waiting of a rank.
+std::string seen_name(std::string_view what, const WireContext& context, std::uint64_t number) {
+  return concat("intarsia::", what, ' ', context.group, " #", number);
 }
 
 /// Whether all ranks hand over equally much: shorter pieces are filled up before they get here.
@@ -79,7 +97,7 @@ Works Wire::call(CallKind kind, const at::Tensor& payload, at::ScalarType dtype,
   ledger_->record(group_, kind, dtype, bytes, site.call, site.where);
   const std::uint64_t number =
       enter(to_text(kind), dtype, has_equal_bytes(kind) ? bytes : 0, detail, site.call);
-  Works works = start(kind, backend_call, number);
+  Works works = start(kind, backend_call, number, site.call);
   works.in_slices = in_slices_;
   return works;
 }
@@ -88,12 +106,21 @@ template <class Start>
 Works Wire::part(CallKind kind, const at::Tensor& payload, at::ScalarType dtype, CallSite site,
                  const Start& backend_call, std::uint64_t number) {
   ledger_->add_call(group_, kind, dtype, bytes_of(payload), site.call, site.where);
-  return start(kind, backend_call, number);
+  return start(kind, backend_call, number, site.call);
 }
 
 template <class Start>
-Works Wire::start(CallKind kind, const Start& backend_call, std::uint64_t number) {
+Works Wire::start(CallKind kind, const Start& backend_call, std::uint64_t number,
+                  const Call& call) {
   const Away away;
+  const Seen seen([&] {
+    std::string name = seen_name(to_text(kind), *context_, number);
+    for (const auto& [before, text] : {std::pair(" of ", call.tensor), std::pair(" for ", call.op),
+                                       std::pair(" in ", call.module)}) {
+      if (!text.empty()) name.append(before).append(text);
+    }
+    return name;
+  });
   try {
     return {{backend_call()}, context_, held_.lock(), number};
   } catch (const std::exception& error) {
@@ -232,6 +259,7 @@ void wait_for(const Works& works, std::string_view what) {
   if (works.list.empty()) return;
   const Waiting waiting;
   WireContext& context = *works.context;
+  const Seen seen([&] { return seen_name("wait", context, works.number); });
   if (context.forks != forks()) {
     fail_in_fork(concat("the ", what, " over group ", context.group));
   }

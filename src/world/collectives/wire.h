@@ -110,7 +110,7 @@ class Wire {
   Works part(CallKind kind, const at::Tensor& payload, at::ScalarType dtype, CallSite site,
              const Start& backend_call, std::uint64_t number);
   template <class Start>
-  Works start(CallKind kind, const Start& backend_call, std::uint64_t number);
+  Works start(CallKind kind, const Start& backend_call, std::uint64_t number, const Call& call);
 
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::string kind_;

@@ -86,10 +86,10 @@ std::shared_ptr<const Board> open_board(const fs::path& file) {
   return board->is_signed() ? held : nullptr;
 }
 
-using Boards = std::vector<std::shared_ptr<const Board>>;
+using ReadBoards = std::vector<std::shared_ptr<const Board>>;
 
 /// The boards among the open files of a process; none of processes that may not be looked at.
-void add_boards_of(const fs::path& process, Boards& boards) {
+void add_boards_of(const fs::path& process, ReadBoards& boards) {
   std::error_code error;
   for (const auto& file : fs::directory_iterator(process / "fd", error)) {
     const std::string name = fs::read_symlink(file.path(), error).string();
@@ -101,15 +101,15 @@ void add_boards_of(const fs::path& process, Boards& boards) {
 }
 
 /// The boards of all processes that are in a job with this one; unset: of all jobs.
-Boards boards_of_job(std::optional<std::int64_t> process) {
-  Boards all;
+ReadBoards boards_of_job(std::optional<std::int64_t> process) {
+  ReadBoards all;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator("/proc", error)) {
     const std::string name = entry.path().filename();
     if (std::all_of(name.begin(), name.end(), ::isdigit)) add_boards_of(entry.path(), all);
   }
   if (!process) return all;
-  Boards own;
+  ReadBoards own;
   add_boards_of(fs::path("/proc") / std::to_string(*process), own);
   std::erase_if(all, [&](const auto& board) {
     return std::none_of(own.begin(), own.end(),
@@ -118,8 +118,8 @@ Boards boards_of_job(std::optional<std::int64_t> process) {
   return all;
 }
 
-Boards boards_in(const fs::path& folder) {
-  Boards boards;
+ReadBoards boards_in(const fs::path& folder) {
+  ReadBoards boards;
   std::error_code error;
   for (const auto& file : fs::directory_iterator(folder, error)) {
     if (file.path().extension() != ".board") continue;
@@ -129,7 +129,7 @@ Boards boards_in(const fs::path& folder) {
 }
 
 /// `group [dp=4]: ranks 0, 1, 2 are at 183 calls, rank 3 at 182`; empty where all are equally far.
-std::string unequal_groups(const Boards& boards) {
+std::string unequal_groups(const ReadBoards& boards) {
   std::map<std::string, std::map<std::uint64_t, std::vector<std::int64_t>>> groups;
   for (const auto& board : boards) {
     for (std::size_t i = 0; i < Board::kGroups; ++i) {
@@ -151,7 +151,7 @@ std::string unequal_groups(const Boards& boards) {
   return text;
 }
 
-std::string describe(Boards boards, std::int64_t now) {
+std::string describe(ReadBoards boards, std::int64_t now) {
   std::sort(boards.begin(), boards.end(), [](const auto& a, const auto& b) {
     return std::pair(a->job(), a->rank()) < std::pair(b->job(), b->rank());
   });
@@ -204,7 +204,7 @@ std::string last_call_of(const Board& board, std::int64_t now) {
 }
 
 std::string describe_job(std::optional<std::int64_t> process) {
-  const Boards boards = boards_of_job(process);
+  const ReadBoards boards = boards_of_job(process);
   if (boards.empty()) {
     fail<ValueError>(kWhere, process ? concat("process ", *process) : "no process",
                      process ? " has no" : " has a",
@@ -215,7 +215,7 @@ std::string describe_job(std::optional<std::int64_t> process) {
 }
 
 std::string describe_job(const std::string& folder) {
-  const Boards boards = boards_in(folder);
+  const ReadBoards boards = boards_in(folder);
   if (boards.empty()) {
     fail<ValueError>(kWhere, "there are no boards of this build of Intarsia in ", folder,
                      "; ranks keep them in the folder that INTARSIA_GUARD_DIR names");

@@ -15,7 +15,6 @@
 namespace intarsia {
 namespace {
 
-constexpr std::string_view kWhere = "watch";
 constexpr std::chrono::milliseconds kMeeting = std::chrono::minutes(10);
 
 /// The guard of all groups that are watched. When the process ends in order, so does the guard:
@@ -54,8 +53,8 @@ class Watched {
     for (std::int64_t r = 0; r < size_ && options.ranks.empty(); ++r) ranks.push_back(r);
     for (const std::int64_t rank : ranks) {
       if (rank >= 0 && rank < size_) continue;
-      fail<ValueError>(kWhere, "group ", options.name, " has rank ", rank, " of a world of ", size_,
-                       "; watch the group of all ranks first");
+      fail<ValueError>("watch", "group ", options.name, " has rank ", rank, " of a world of ",
+                       size_, "; watch the group of all ranks first");
     }
     const std::string name = concat("'", options.name, "' of ranks ", intarsia::join(ranks, ", "));
     return guard_->join(name, std::move(ranks), made_[name]++);
@@ -89,7 +88,7 @@ bool watch(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const WatchOptio
 }
 
 bool watch(const std::string& group_name, const WatchOptions& options) {
-  return watch(registered_group(kWhere, group_name), options);
+  return watch(registered_group("watch", group_name), options);
 }
 
 }  // namespace intarsia

@@ -28,6 +28,17 @@ std::string_view to_text(CallKind kind) {
   return "?";
 }
 
+namespace {
+
+/// The caller counts whether the ledger is on or not.
+void count_for(const Call& call, CallKind kind, std::int64_t bytes) {
+  if (call.sent == nullptr) return;
+  ++call.sent->calls;
+  if (kind != CallKind::recv) call.sent->bytes += static_cast<std::uint64_t>(bytes);
+}
+
+}  // namespace
+
 std::uint32_t Ledger::add_group(std::string name) {
   const std::scoped_lock lock(mutex_);
   for (std::size_t i = 0; i < groups_.size(); ++i) {
@@ -68,6 +79,7 @@ void Ledger::append(std::uint32_t group, CallKind kind, at::ScalarType dtype, st
 
 void Ledger::record(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
                     const Call& call, const std::source_location& where) {
+  count_for(call, kind, bytes);
   if (!enabled_) return;
   const auto now = std::chrono::steady_clock::now();
   const std::scoped_lock lock(mutex_);
@@ -83,6 +95,7 @@ void Ledger::begin(std::uint32_t group) {
 
 void Ledger::add_call(std::uint32_t group, CallKind kind, at::ScalarType dtype, std::int64_t bytes,
                       const Call& call, const std::source_location& where) {
+  count_for(call, kind, bytes);
   if (!enabled_) return;
   const auto now = std::chrono::steady_clock::now();
   const std::scoped_lock lock(mutex_);

@@ -4,16 +4,27 @@
 
 #include "base/text.h"
 #include "intarsia/error.h"
+#include "world/session/step_log.h"
 
 namespace intarsia {
 namespace {
 
-/// A call that was over when it began.
+/// A call that was over when it began. The first wait for it is noted.
 class DoneWork final : public c10d::Work {
  public:
+  /// `log`: where the call is noted, if it is.
+  explicit DoneWork(StepLog* log = nullptr, std::size_t number = 0) : log_(log), number_(number) {}
   bool isCompleted() override { return true; }
   bool isSuccess() const override { return true; }
-  bool wait(std::chrono::milliseconds) override { return true; }
+  bool wait(std::chrono::milliseconds) override {
+    if (log_ != nullptr && StepLog::current() == log_) log_->wait(number_);
+    log_ = nullptr;
+    return true;
+  }
+
+ private:
+  StepLog* log_;
+  std::size_t number_;
 };
 
 /// Sends nothing. What arrives has sizes and no values, so it must be on the meta device.
@@ -22,43 +33,56 @@ class SimulatedBackend final : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
 
-  SimulatedBackend(int rank, int size, std::string like)
-      : c10d::Backend(rank, size), like_(std::move(like)) {}
+  SimulatedBackend(int rank, const std::vector<std::int64_t>& ranks, std::string like)
+      : c10d::Backend(rank, static_cast<int>(ranks.size())),
+        like_(std::move(like)),
+        ranks_(std::make_shared<const std::vector<std::int64_t>>(ranks)) {}
 
   const std::string getBackendName() const override { return like_; }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions&) override {
-    return done(tensors[0]);
+    return done("all_reduce", tensors[0]);
   }
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions&) override {
-    return done(tensors[0]);
+    return done("broadcast", tensors[0]);
   }
   WorkPtr _allgather_base(at::Tensor& out, at::Tensor&, const c10d::AllgatherOptions&) override {
-    return done(out);
+    return done("all_gather", out);
   }
-  WorkPtr _reduce_scatter_base(at::Tensor& out, at::Tensor&,
+  WorkPtr _reduce_scatter_base(at::Tensor& out, at::Tensor& in,
                                const c10d::ReduceScatterOptions&) override {
-    return done(out);
+    check_meta(out);
+    return done("reduce_scatter", in);
   }
   WorkPtr alltoall_base(at::Tensor& out, at::Tensor&, std::vector<std::int64_t>&,
                         std::vector<std::int64_t>&, const c10d::AllToAllOptions&) override {
-    return done(out);
+    return done("all_to_all", out);
   }
-  WorkPtr send(Tensors& tensors, int, int) override { return done(tensors[0]); }
-  WorkPtr recv(Tensors& tensors, int, int) override { return done(tensors[0]); }
+  WorkPtr send(Tensors& tensors, int, int) override { return done("send", tensors[0]); }
+  WorkPtr recv(Tensors& tensors, int, int) override { return done("recv", tensors[0]); }
   WorkPtr barrier(const c10d::BarrierOptions&) override { return c10::make_intrusive<DoneWork>(); }
 
  private:
-  static WorkPtr done(const at::Tensor& tensor) {
-    if (!tensor.is_meta()) {
+  static void check_meta(const at::Tensor& buffer) {
+    if (!buffer.is_meta()) {
       fail<UnsupportedError>("simulate",
                              "a simulated world sends nothing, so it cannot fill a "
                              "tensor with values; give tensors of the meta device");
     }
-    return c10::make_intrusive<DoneWork>();
+  }
+
+  /// `buffer`: the longer one.
+  WorkPtr done(const char* name, const at::Tensor& buffer) const {
+    check_meta(buffer);
+    StepLog* log = StepLog::current();
+    if (log == nullptr) return c10::make_intrusive<DoneWork>();
+    const std::size_t number =
+        log->begin({.name = name, .bytes = static_cast<double>(buffer.nbytes()), .ranks = ranks_});
+    return c10::make_intrusive<DoneWork>(log, number);
   }
 
   std::string like_;
+  std::shared_ptr<const std::vector<std::int64_t>> ranks_;
 };
 
 }  // namespace
@@ -78,7 +102,7 @@ std::shared_ptr<World> simulate(const SimulateOptions& options) {
       [like = options.backend](
           const std::string&, int index,
           const std::vector<std::int64_t>& ranks) -> c10::intrusive_ptr<c10d::Backend> {
-    return c10::make_intrusive<SimulatedBackend>(index, static_cast<int>(ranks.size()), like);
+    return c10::make_intrusive<SimulatedBackend>(index, ranks, like);
   };
   return World::assemble(std::move(parts));
 }

@@ -38,14 +38,14 @@ class ShmWork final : public c10d::Work {
   std::function<void()> call_;
 };
 
-Bytes bytes_of(const at::Tensor& t) {
+Bytes memory_of(const at::Tensor& t) {
   return {static_cast<std::byte*>(t.mutable_data_ptr()), t.nbytes()};
 }
 
 /// The parts of a tensor with so many elements each; without counts, equal ones.
 std::vector<Bytes> parts_of(std::string_view call, const at::Tensor& t,
                             const std::vector<std::int64_t>& counts, int n) {
-  const Bytes all = bytes_of(t);
+  const Bytes all = memory_of(t);
   std::vector<Bytes> parts;
   std::size_t begin = 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
@@ -114,7 +114,7 @@ class ShmBackend final : public c10d::Backend {
                        " ranks do not make ", out.nbytes(), " bytes");
     }
     return enqueue("all_gather", {in, out},
-                   [=, this] { calls_.all_gather(bytes_of(out), bytes_of(in)); });
+                   [=, this] { calls_.all_gather(memory_of(out), memory_of(in)); });
   }
 
   WorkPtr alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_counts,
@@ -133,14 +133,14 @@ class ShmBackend final : public c10d::Backend {
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     return enqueue("broadcast", tensors, [this, t = tensors[0], root = options.rootRank] {
-      calls_.broadcast(bytes_of(t), static_cast<int>(root));
+      calls_.broadcast(memory_of(t), static_cast<int>(root));
     });
   }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     const Placement how = placement_of("all_reduce", options.reduceOp);
     return enqueue("all_reduce", tensors, [this, t = tensors[0], how] {
-      calls_.all_reduce(bytes_of(t), t.scalar_type(), how);
+      calls_.all_reduce(memory_of(t), t.scalar_type(), how);
     });
   }
 
@@ -152,7 +152,7 @@ class ShmBackend final : public c10d::Backend {
                        out.nbytes(), " bytes");
     }
     return enqueue("reduce_scatter", {in, out}, [=, this] {
-      calls_.reduce_scatter(bytes_of(out), bytes_of(in), out.scalar_type(), how);
+      calls_.reduce_scatter(memory_of(out), memory_of(in), out.scalar_type(), how);
     });
   }
 

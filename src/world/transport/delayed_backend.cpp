@@ -57,6 +57,7 @@ class DelayedBackend final : public c10d::Backend {
 
   const std::string getBackendName() const override { return inner_->getBackendName(); }
 
+  // What a rank keeps does not travel. A reduction to all is counted as one way of its bytes.
   WorkPtr allreduce(Tensors& t, const c10d::AllreduceOptions& o) override {
     return delayed(bytes_of(t), [&] { return inner_->allreduce(t, o); });
   }
@@ -65,44 +66,64 @@ class DelayedBackend final : public c10d::Backend {
   }
   WorkPtr _allgather_base(at::Tensor& out, at::Tensor& in,
                           const c10d::AllgatherOptions& o) override {
-    return delayed(bytes_of(out), [&] { return inner_->_allgather_base(out, in, o); });
+    return delayed(bytes_of(out) - bytes_of(in),
+                   [&] { return inner_->_allgather_base(out, in, o); });
   }
   WorkPtr _reduce_scatter_base(at::Tensor& out, at::Tensor& in,
                                const c10d::ReduceScatterOptions& o) override {
-    return delayed(bytes_of(in), [&] { return inner_->_reduce_scatter_base(out, in, o); });
+    return delayed(bytes_of(in) - bytes_of(out),
+                   [&] { return inner_->_reduce_scatter_base(out, in, o); });
   }
   WorkPtr alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_counts,
                         std::vector<std::int64_t>& in_counts,
                         const c10d::AllToAllOptions& o) override {
-    return delayed(std::max(bytes_of(in), bytes_of(out)),
+    return delayed(std::max(foreign(in, in_counts), foreign(out, out_counts)),
                    [&] { return inner_->alltoall_base(out, in, out_counts, in_counts, o); });
   }
   WorkPtr send(Tensors& t, int to, int tag) override {
-    return delayed(bytes_of(t), [&] { return inner_->send(t, to, tag); });
+    return delayed(
+        bytes_of(t), [&] { return inner_->send(t, to, tag); }, kOut);
   }
   WorkPtr recv(Tensors& t, int from, int tag) override {
-    return delayed(bytes_of(t), [&] { return inner_->recv(t, from, tag); });
+    return delayed(
+        bytes_of(t), [&] { return inner_->recv(t, from, tag); }, kIn);
   }
   WorkPtr barrier(const c10d::BarrierOptions& o) override {
     return delayed(0, [&] { return inner_->barrier(o); });
   }
 
  private:
+  enum Direction : unsigned { kOut = 1, kIn = 2 };
+
+  /// The bytes of an all-to-all that go to other ranks, or come from them. `counts`: of rows by
+  /// rank; empty where all are alike.
+  std::int64_t foreign(const at::Tensor& t, const std::vector<std::int64_t>& counts) const {
+    const std::int64_t bytes = bytes_of(t);
+    if (counts.empty() || t.size(0) == 0) return bytes - bytes / getSize();
+    return bytes - bytes / t.size(0) * counts[static_cast<std::size_t>(getRank())];
+  }
+
+  /// A wire sends and receives at the same time; a collective does both.
   template <class Start>
-  WorkPtr delayed(std::int64_t bytes, const Start& start) {
+  WorkPtr delayed(std::int64_t bytes, const Start& start, unsigned directions = kOut | kIn) {
     const std::chrono::duration<double> sending(
         delay_.bytes_per_second > 0 ? static_cast<double>(bytes) / delay_.bytes_per_second : 0.0);
     const std::scoped_lock lock(mutex_);
     WorkPtr work = start();
-    free_ = std::max(free_, Clock::now()) + delay_.latency +
-            std::chrono::duration_cast<Clock::duration>(sending);
-    return c10::make_intrusive<DelayedWork>(std::move(work), free_);
+    Clock::time_point done = Clock::now();
+    if ((directions & kOut) != 0) done = std::max(done, sent_);
+    if ((directions & kIn) != 0) done = std::max(done, received_);
+    done += delay_.latency + std::chrono::duration_cast<Clock::duration>(sending);
+    if ((directions & kOut) != 0) sent_ = done;
+    if ((directions & kIn) != 0) received_ = done;
+    return c10::make_intrusive<DelayedWork>(std::move(work), done);
   }
 
   intarsia::Backend inner_;
   WireDelay delay_;
   std::mutex mutex_;
-  Clock::time_point free_;  // when the wire has sent all that was given to it
+  Clock::time_point sent_;      // when all that was given to the wire is sent
+  Clock::time_point received_;  // likewise
 };
 
 }  // namespace

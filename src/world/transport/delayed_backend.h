@@ -8,9 +8,10 @@
 namespace intarsia {
 
 /// Wraps a backend, so that no collective is done before `latency + bytes / bytes_per_second` have
-/// passed since the wire was free for it. The calls of one group follow each other on its wire.
-/// What a call is counted with is the larger of what this rank hands over and gets. Waiting sleeps,
-/// and costs no processor time. A call that takes longer by itself is not delayed further.
+/// passed since the wire was free for it. The calls of one group follow each other on its wire,
+/// which sends and receives at the same time. What a call is counted with is the larger of what
+/// this rank sends to others and gets from them. Waiting sleeps, and costs no processor time. A
+/// call that takes longer by itself is not delayed further.
 Backend delay_backend(Backend inner, const WireDelay& delay);
 
 /// What the variable INTARSIA_WIRE_DELAY says, as `latency_us,bytes_per_second`; unset where the

@@ -15,7 +15,7 @@ using testing::expect_error;
 
 /// Enters one move of 8 bytes into the bill.
 void charge(const Lockstep& lockstep, const char* transition, const char* op = "aten::mm") {
-  TensorState::of(lockstep.world()).bill().charge_own(op, "f32[2]", "a", transition, 8);
+  TensorState::of(lockstep.world()).bill().charge_own(op, "f32[2]", "a", transition, {1, 8});
 }
 
 TEST(Bill, AddsUpAndSortsTransitions) {

@@ -106,7 +106,8 @@ TEST(Factories, RangesEndBeforeTheirEnd) {
 TEST(Factories, RandomOnesAreTheFillsByGlobalIndex) {
   const Two two;
   const Shape shape{5, 3};
-  const Region everything{boxes(Layout(), shape, {}), shape};
+  const Boxes held = boxes(Layout(), shape, {});
+  const Region everything{held, shape};
   const KeyScope key(17);  // which is what they would draw
   Tensor want = at::empty({5, 3});
   fill_uniform(want, everything, 17, 0, 1);

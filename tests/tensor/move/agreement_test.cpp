@@ -102,55 +102,5 @@ TEST(Agreement, ExchangeGivesEverybodysValuesByPlace) {
   });
 }
 
-TEST(Agreement, ReplicasInOneProcessAreComparedElementByElement) {
-  const Lockstep ranks("[a=2,b=2]");
-  const auto tensor = [&](const char* layout, std::vector<at::Tensor> pieces,
-                          std::vector<std::int64_t> shape) {
-    return from_locals(pieces, Layout::parse(layout, ranks.mesh()), ranks.world(),
-                       {.shape = shape});
-  };
-  const at::Tensor top = longs({1, 2, 3, 4}).view({2, 2});
-  const at::Tensor row = longs({5, 6}).view({1, 2});
-  assert_replicas(tensor("S(0),R", {top, top.clone(), row, row.clone()}, {3, 2}));
-  expect_error<WorldError>(
-      [&] {
-        assert_replicas(tensor("S(0),R", {top, top, row, longs({5, 8}).view({1, 2})}, {3, 2}), "w");
-      },
-      {"[assert_replicas] 'w', i64[3@a, 2]",
-       "rank 3 differs from rank 2 in 1 elements of their pieces, first at (0,1): 8 and 6"});
-  assert_replicas(tensor("S(0),P(sum)", {top, top + 1, row, row + 1}, {3, 2}));
-  const at::Tensor one = at::scalar_tensor(1, at::kLong);
-  expect_error<WorldError>(
-      [&] {
-        assert_replicas(tensor("R,R", {one, one, one + 1, one}, {}));
-      },
-      {"rank 2 differs from rank 0 in 1 elements", "first at (): 2 and 1"});
-  const at::Tensor nan = doubles({kNaN});
-  assert_replicas(tensor("R,R", {nan, nan.clone(), nan.clone(), nan.clone()}, {1}));
-}
-
-TEST(Agreement, ReplicasInManyProcessesAreComparedByTheirHashes) {
-  const Mesh mesh = Mesh::parse("[a=2,b=2]+1");  // rank 0 is outside
-  const Layout layout = Layout::parse("S(0),R", mesh);
-  run_in_process(5, [&](World& world) {
-    const auto tensor = [&](double value) {
-      std::vector<at::Tensor> pieces;
-      if (mesh.contains(world.rank())) pieces.push_back(doubles({value}));
-      return from_locals(pieces, layout, world,
-                         {.shape = std::vector<std::int64_t>{2}, .dtype = at::kDouble});
-    };
-    assert_replicas(tensor(world.rank() <= 2 ? 1 : kNaN));  // each shard has its own
-    const at::Tensor wrong = tensor(world.rank() == 4 ? 7 : 1);
-    if (world.rank() == 0) return assert_replicas(wrong);
-    expect_error<WorldError>([&] { assert_replicas(wrong, "w"); },
-                             {"'w'", "rank 4 differs from rank 3, though both"});
-  });
-}
-
-TEST(Agreement, PlainTensorsHaveNoReplicas) {
-  expect_error<ValueError>([] { assert_replicas(at::ones({2})); },
-                           {"[assert_replicas] takes a distributed tensor, not f32[2] plain"});
-}
-
 }  // namespace
 }  // namespace intarsia

@@ -34,7 +34,12 @@ struct Books {
                                                          {StepKind::all_gather, {0}, half, to}}}));
   }
 
-  void charge(const Reason& reason) { book.charge(spec, *route, reason); }
+  /// As if each step had been one call of the backend.
+  void charge(const Reason& reason) {
+    book.announce(spec, *route, reason);
+    const std::vector<LedgerTotals> sent{{1, 160}, {}, {1, 80}};
+    book.charge(spec, *route, reason, sent);
+  }
 
   Lockstep ranks{"[dp=2,tp=2]"};
   BillBook book;
@@ -67,10 +72,12 @@ TEST(Bill, EveryStepThatSendsIsAnEntry) {
   EXPECT_EQ(entries[0].axis, "tp");
   EXPECT_EQ(entries[0].transition, "P->R");
   EXPECT_EQ(entries[0].count, 1U);
-  EXPECT_EQ(entries[0].bytes, 2U * (3 + 2) * 4 * 4) << "pieces of 3x4 and 2x4, each on two ranks";
+  EXPECT_EQ(entries[0].bytes, 160U) << "what was sent, whatever the pieces are";
+  EXPECT_EQ(entries[0].calls, 1U);
   EXPECT_TRUE(entries[0].implicit);
   EXPECT_FALSE(entries[0].backward);
   EXPECT_FALSE(entries[0].fallback);
+  EXPECT_EQ(entries[1].bytes, 80U) << "of the step that sends, not of the slice before it";
   EXPECT_EQ(entries[1].axis, "dp");
   EXPECT_EQ(entries[1].transition, "S->R");
 }
@@ -82,6 +89,7 @@ TEST(Bill, MovesOfOneKindAreCountedTogether) {
   EXPECT_EQ(b.book.entries().size(), 2U);
   EXPECT_EQ(b.book.entries()[0].count, 2U);
   EXPECT_EQ(b.book.entries()[0].bytes, 320U);
+  EXPECT_EQ(b.book.entries()[0].calls, 2U);
   b.charge({.op = "aten::add"});
   b.charge({.op = "aten::mm", .implicit = false});
   b.charge({.op = "aten::mm", .fallback = true});
@@ -95,6 +103,26 @@ TEST(Bill, MovesOfOneKindAreCountedTogether) {
   EXPECT_TRUE(b.book.entries().empty());
   b.charge({.op = "aten::mm"});
   EXPECT_EQ(b.book.entries()[0].count, 1U);
+}
+
+TEST(Bill, WhatWentTogetherIsDividedByWeight) {
+  const auto bytes = [](const LedgerTotals& together, const std::vector<std::uint64_t>& weights) {
+    std::vector<std::uint64_t> out;
+    std::uint64_t calls = 0;
+    for (const LedgerTotals& share : divided(together, weights)) {
+      out.push_back(share.bytes);
+      calls += share.calls;
+    }
+    EXPECT_EQ(calls, weights.empty() ? 0U : together.calls);
+    return out;
+  };
+  using Bytes = std::vector<std::uint64_t>;
+  EXPECT_EQ(bytes({2, 100}, {1, 3}), (Bytes{25, 75}));
+  EXPECT_EQ(bytes({1, 10}, {1, 1, 1}), (Bytes{3, 3, 4})) << "nothing is lost";
+  EXPECT_EQ(bytes({1, 10}, {0, 0}), (Bytes{10, 0})) << "pieces without elements";
+  EXPECT_EQ(bytes({1, 10}, {}), Bytes{});
+  constexpr std::uint64_t kMany = std::uint64_t{1} << 60;
+  EXPECT_EQ(bytes({1, kMany}, {kMany, kMany}), (Bytes{kMany / 2, kMany / 2}));
 }
 
 TEST(Bill, AnEntryIsTheSameWhateverItCounts) {
@@ -151,11 +179,11 @@ TEST(Bill, TheOutermostFormulaCounts) {
     EXPECT_EQ(reason.op, "aten::softmax");
     EXPECT_FALSE(reason.implicit);
     EXPECT_TRUE(reason.fallback);
-    book.charge_own("aten::max", "t", "a", "P->R", 8);
+    book.charge_own("aten::max", "t", "a", "P->R", {1, 8});
     std::thread([&] { EXPECT_EQ(FormulaScope::outermost(asked).op, "aten::sum"); }).join();
   }
   EXPECT_EQ(FormulaScope::outermost(asked).op, "aten::sum");
-  book.charge_own("aten::max", "t", "a", "P->R", 8);
+  book.charge_own("aten::max", "t", "a", "P->R", {1, 8});
   EXPECT_EQ(book.entries()[0].op, "aten::softmax");
   EXPECT_EQ(book.entries()[1].op, "aten::max");
 }
@@ -183,8 +211,8 @@ struct ChargesInBackward : torch::autograd::Function<ChargesInBackward> {
                                                  const torch::autograd::variable_list& grads) {
     auto& b = *reinterpret_cast<Books*>(ctx->saved_data["books"].toInt());
     b.charge({.op = "aten::mm"});
-    b.book.charge_own("halo", "t", "a", "S->S", 1);
-    b.book.charge_own("halo", "t", "a", "S->S", 1, false);
+    b.book.charge_own("halo", "t", "a", "S->S", {1, 1});
+    b.book.charge_own("halo", "t", "a", "S->S", {1, 1}, false);
     return {grads[0], at::Tensor()};
   }
 };
@@ -207,14 +235,14 @@ TEST(Bill, KnowsWhatABackwardSends) {
 TEST(Bill, After2048EntriesTheRestIsCountedByTransition) {
   BillBook book;
   for (int i = 0; i < 2048; ++i) {
-    book.charge_own("op", "t" + std::to_string(i), "a", "S->R", 1);
+    book.charge_own("op", "t" + std::to_string(i), "a", "S->R", {1, 1});
   }
   ASSERT_EQ(book.entries().size(), 2048U);
   EXPECT_EQ(book.entries().back().tensor, "t2047");
   const ModuleScope scope("head");
-  book.charge_own("op", "new", "a", "S->R", 10);
-  book.charge_own("another", "newer", "a", "S->R", 20);
-  book.charge_own("op", "new", "a", "P->R", 40);
+  book.charge_own("op", "new", "a", "S->R", {1, 10});
+  book.charge_own("another", "newer", "a", "S->R", {2, 20});
+  book.charge_own("op", "new", "a", "P->R", {1, 40});
   auto entries = book.entries();
   ASSERT_EQ(entries.size(), 2050U);
   EXPECT_EQ(entries[2048].op, "(others)");
@@ -222,13 +250,14 @@ TEST(Bill, After2048EntriesTheRestIsCountedByTransition) {
   EXPECT_EQ(entries[2048].module, "");
   EXPECT_EQ(entries[2048].count, 2U);
   EXPECT_EQ(entries[2048].bytes, 30U);
+  EXPECT_EQ(entries[2048].calls, 3U);
   EXPECT_EQ(entries[2049].transition, "P->R");
 }
 
 TEST(Bill, After2048EntriesThoseThatAreKnownGoOn) {
   BillBook book;
-  for (int i = 0; i < 2050; ++i) book.charge_own("op", std::to_string(i), "a", "S->R", 1);
-  book.charge_own("op", "7", "a", "S->R", 5);
+  for (int i = 0; i < 2050; ++i) book.charge_own("op", std::to_string(i), "a", "S->R", {1, 1});
+  book.charge_own("op", "7", "a", "S->R", {1, 5});
   ASSERT_EQ(book.entries().size(), 2049U);
   EXPECT_EQ(book.entries()[7].count, 2U);
   EXPECT_EQ(book.entries()[7].bytes, 6U);

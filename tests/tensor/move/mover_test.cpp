@@ -61,12 +61,26 @@ struct Ranks {
     const PlanPointer plan = plan_of(lockstep.mesh(), shape, from, changes);
     return mover.start({pieces, plan}, {.source_stays = source_stays}, site()).wait();
   }
+  std::vector<Tensors> run(std::vector<PiecesToMove> tensors) {
+    sent.clear();
+    return mover.run(std::move(tensors), site(), sent);
+  }
+  /// Of one tensor among those of the last run.
+  LedgerTotals sent_of(std::size_t tensor) const {
+    LedgerTotals sum;
+    for (const LedgerTotals& step : sent.at(tensor)) {
+      sum.calls += step.calls;
+      sum.bytes += step.bytes;
+    }
+    return sum;
+  }
   CallSite site() const { return {call, std::source_location::current()}; }
   std::uint64_t calls() const { return lockstep.world().ledger().totals().calls; }
 
   Call call{.tensor = "x", .op = "test"};
   Lockstep lockstep;
   Mover mover;
+  std::vector<StepsSent> sent;
 };
 
 TEST(Mover, RefusesPiecesThatDoNotFitThePlan) {
@@ -83,10 +97,24 @@ TEST(Mover, RefusesPiecesThatDoNotFitThePlan) {
   const auto plan = plan_of(r.lockstep.mesh(), {5}, "S(0)", gather);
   expect_error<ValueError>(
       [&] {
-        r.mover.run({along(plan, {at::ones({3}), at::ones({1})})}, r.site());
+        r.run({along(plan, {at::ones({3}), at::ones({1})})});
       },
       {"rank 1 has sizes (1)"});
   EXPECT_EQ(r.calls(), 0U);
+}
+
+TEST(Mover, CountsWhatEachStepHandsOver) {
+  Ranks r("[a=2,b=2]");
+  const auto plan =
+      plan_of(r.lockstep.mesh(), {8}, "S(0),P(sum)",
+              {{StepKind::all_reduce, {1}, "S(0),R"}, {StepKind::all_gather, {0}, "R,R"}});
+  StepsSent sent(2);
+  const Tensors pieces(4, at::ones({4}, at::kDouble));
+  r.mover.start({pieces, plan}, {}, r.site(), sent).wait();
+  EXPECT_EQ(sent[0].calls, 1U);
+  EXPECT_EQ(sent[0].bytes, 4U * 4U * 8U) << "of all ranks, which are in this process";
+  EXPECT_EQ(sent[1].calls, 1U);
+  EXPECT_EQ(sent[1].bytes, 4U * 4U * 8U);
 }
 
 TEST(Mover, RemembersTheRoutesOfPlans) {
@@ -238,28 +266,32 @@ TEST(Mover, ManyTensorsShareTheirCalls) {
   const auto reduce = [&](const char* how) {
     return plan_of(mesh, {2}, how, {{StepKind::all_reduce, {0}, "R"}});
   };
-  const auto made = r.mover.run({along(reduce("P(sum)"), {longs({1, 2}), longs({10, 20})}),
-                                 along(reduce("P(max)"), {longs({1, 20}), longs({10, 2})}),
-                                 along(reduce("P(sum)"), {floats({0.5, 1}), floats({2, 4})}),
-                                 along(plan_of(mesh, {2}, "P(sum)",
-                                               {{StepKind::slice, {}, "P(sum)"},
-                                                {StepKind::all_reduce, {0}, "R"},
-                                                {StepKind::slice, {0}, "S(0)"}}),
-                                       {longs({3, 4}), longs({30, 40})})},
-                                r.site());
+  const auto made = r.run({along(reduce("P(sum)"), {longs({1, 2}), longs({10, 20})}),
+                           along(reduce("P(max)"), {longs({1, 20}), longs({10, 2})}),
+                           along(reduce("P(sum)"), {floats({0.5, 1}), floats({2, 4})}),
+                           along(plan_of(mesh, {2}, "P(sum)",
+                                         {{StepKind::slice, {}, "P(sum)"},
+                                          {StepKind::all_reduce, {0}, "R"},
+                                          {StepKind::slice, {0}, "S(0)"}}),
+                                 {longs({3, 4}), longs({30, 40})})});
   EXPECT_EQ(r.calls(), 3U) << "sums of integers, the maximum, and floats";
   expect_pieces(made[0], {longs({11, 22}), longs({11, 22})}, "first");
   expect_pieces(made[1], {longs({10, 20}), longs({10, 20})}, "maximum");
   expect_pieces(made[2], {floats({2.5, 5}), floats({2.5, 5})}, "floats");
   expect_pieces(made[3], {longs({33}), longs({44})}, "with steps of its own");
   EXPECT_FALSE(made[0][0].is_alias_of(made[3][0])) << "each has memory of its own";
+  EXPECT_EQ(r.sent_of(0).calls, 1U) << "the first of a call has it";
+  EXPECT_EQ(r.sent_of(3).calls, 0U);
+  EXPECT_EQ(r.sent_of(0).bytes, 32U) << "two numbers of two ranks";
+  EXPECT_EQ(r.sent_of(2).bytes, 16U);
+  EXPECT_EQ(r.sent_of(3).bytes, 32U);
+  EXPECT_EQ(r.sent[3][0].bytes, 0U) << "a slice";
   // Equal pieces are gathered by a call that uneven ones cannot share.
   const auto gather = [&](const Shape& shape) {
     return plan_of(mesh, shape, "S(0)", {{StepKind::all_gather, {0}, "R"}});
   };
-  r.mover.run({along(gather({2}), {longs({1}), longs({2})}),
-               along(gather({3}), {longs({1, 2}), longs({3})})},
-              r.site());
+  r.run({along(gather({2}), {longs({1}), longs({2})}),
+         along(gather({3}), {longs({1, 2}), longs({3})})});
   EXPECT_EQ(r.lockstep.world().ledger().totals(CallKind::all_gather).calls, 1U);
   EXPECT_EQ(r.lockstep.world().ledger().totals(CallKind::all_to_all).calls, 1U);
 }
@@ -270,13 +302,12 @@ TEST(Mover, ManyTensorsGoOnTogetherAsLongAsTheyCan) {
   // x is gathered over a, y over b and then over a: x waits for nobody, y goes alone.
   const at::Tensor x = at::arange(4);
   const at::Tensor y = at::arange(8);
-  const auto made = r.mover.run(
+  const auto made = r.run(
       {along(plan_of(mesh, {4}, "S(0),R", {{StepKind::all_gather, {0}, "R,R"}}),
              {x.slice(0, 0, 2), x.slice(0, 0, 2), x.slice(0, 2, 4), x.slice(0, 2, 4)}),
        along(plan_of(mesh, {8}, "S(0),S(0)",
                      {{StepKind::all_gather, {1}, "S(0),R"}, {StepKind::all_gather, {0}, "R,R"}}),
-             y.split(2))},
-      r.site());
+             y.split(2))});
   EXPECT_EQ(r.calls(), 3U);
   expect_pieces(made[0], {x, x, x, x}, "x");
   expect_pieces(made[1], {y, y, y, y}, "y");

@@ -35,6 +35,22 @@ TEST(Ledger, KeepsTheLastCallsAndCountsAll) {
   EXPECT_EQ(ledger.group_collectives(a), 4U);
 }
 
+TEST(Ledger, CountsForTheCallerToo) {
+  run_in_process(2, [](World& world) {
+    LedgerTotals sent;
+    const Call call{.tensor = "x", .sent = &sent};
+    all_gather(world.everyone(), at::ones({3}), 0, {}, call).wait();
+    EXPECT_EQ(sent.calls, 1U);
+    EXPECT_EQ(sent.bytes, 12U);
+    const std::vector<std::int64_t> swap{1, 0};
+    permute(world.everyone(), at::ones({2}), swap, {}, call).wait();
+    EXPECT_EQ(sent.calls, 3U) << "a send and a receive";
+    EXPECT_EQ(sent.bytes, 20U) << "what is received is not handed over";
+    all_gather(world.everyone(), at::ones({0}), 0, {}, call).wait();
+    EXPECT_EQ(sent.calls, 3U) << "nothing to send";
+  });
+}
+
 TEST(Ledger, RecordsNamesAndTheCallersLine) {
   run_in_process(2, [](World& world) {
     const auto line = std::source_location::current().line() + 1;

@@ -57,6 +57,30 @@ TEST(DelayedBackend, CollectivesTakeTheirTimeAndFollowEachOther) {
   });
 }
 
+TEST(DelayedBackend, WhatStaysIsNotCountedAndBothWaysAreFree) {
+  // 4,000 bytes at 10,000 per second.
+  on_slow_wires({milliseconds(0), 10000}, [](World& world) {
+    const Comm comm = world.everyone();
+    const at::Tensor mine = at::full({1000}, static_cast<float>(world.rank()));
+    barrier(comm);
+    const auto timed = [](const std::function<void()>& run) {
+      const auto begin = Clock::now();
+      run();
+      return seconds_since(begin);
+    };
+    const double all_to_all_time = timed([&] { (void)all_to_all(comm, mine, 0, 0).tensor(); });
+    EXPECT_GE(all_to_all_time, 0.199);  // half of it goes to the other
+    EXPECT_LT(all_to_all_time, 0.38);
+    const std::vector<std::int64_t> swap{1, 0};
+    const double permute_time = timed([&] { (void)permute(comm, mine, swap).tensor(); });
+    EXPECT_GE(permute_time, 0.399);  // it sends while it receives
+    EXPECT_LT(permute_time, 0.7);
+    const double all_gather_time = timed([&] { (void)all_gather(comm, mine, 0).tensor(); });
+    EXPECT_GE(all_gather_time, 0.399);
+    EXPECT_LT(all_gather_time, 0.7);
+  });
+}
+
 TEST(DelayedBackend, WaitingCostsNoProcessorTime) {
   double spent = 0;
   on_slow_wires({milliseconds(400), 0}, [&](World& world) {
