@@ -28,8 +28,8 @@ def parameters(c: Config) -> int:
     return 2 * c.vocab * c.dim + c.layers * block + c.dim
 
 
-def predict_llama(config: Config, mesh: str, rank: int = 0):
-    """One step, one sequence for each index of dp."""
+def predict_llama(config: Config, mesh: str, rank: int = 0, timed: bool = False):
+    """One step, one sequence for each index of dp; another one, if it is to be timed."""
 
     def program():
         with torch.device("meta"):
@@ -39,11 +39,16 @@ def predict_llama(config: Config, mesh: str, rank: int = 0):
         lay_out_activations(model)
         cos, sin = (t.bfloat16() for t in rotary_table(config.sequence, config.dim // config.heads))
         tokens = it.randint(0, config.vocab, (it.mesh().size("dp"), config.sequence), "S(0),R")
-        logits = model(tokens, cos, sin)
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
-        loss.backward()
-        del logits, loss
-        optimizer.step()
-        return model, optimizer
+
+        def step():
+            optimizer.zero_grad()
+            logits = model(tokens, cos, sin)
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+            loss.backward()
+            del logits, loss
+            optimizer.step()
+
+        step()
+        return (model, optimizer, step) if timed else (model, optimizer)
 
     return it.predict(program, mesh, rank=rank)

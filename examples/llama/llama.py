@@ -197,6 +197,16 @@ def batch_of(step: int, rows: int, length: int, seed: int) -> tuple[Tensor, Tens
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
+def packed(batch: tuple[Tensor, Tensor]) -> tuple[tuple[Tensor, Tensor], intarsia.AttentionMask]:
+    """The same rows, each taken as three documents: the mask between them, and no target across their ends."""
+    tokens, targets = batch
+    length = tokens.shape[1]
+    starts = [0, length * 3 // 8, length * 5 // 8]
+    for start in starts[1:]:
+        targets[:, start - 1] = -100
+    return (tokens, targets), intarsia.AttentionMask.causal().documents(starts)
+
+
 # ---- how it is distributed -----------------------------------------------------------------------
 
 MODES = {  # the mesh for n ranks, where none is given
@@ -207,7 +217,10 @@ MODES = {  # the mesh for n ranks, where none is given
     "hsdp": lambda n: f"[copy={2 if n % 2 == 0 else 1},dp={n // 2 if n % 2 == 0 else n}]",
     "tp": lambda n: f"[tp={n}]",
     "tp+sp": lambda n: f"[tp={n}]",
+    "cp": lambda n: f"[cp={n}]",
     "fsdp+tp": lambda n: f"[dp={n // 2 if n % 2 == 0 else n},tp={2 if n % 2 == 0 else 1}]",
+    "fsdp+cp": lambda n: f"[dp={n // 2 if n % 2 == 0 else n},cp={2 if n % 2 == 0 else 1}]",
+    "tp+cp": lambda n: f"[cp={n // 2 if n % 2 == 0 else n},tp={2 if n % 2 == 0 else 1}]",
 }
 
 
@@ -227,7 +240,8 @@ def make_model(
         model = Llama(config, positions)
     torch.manual_seed(seed)
     if "fsdp" in mode or mode == "hsdp":
-        intarsia.fully_shard(model, mesh=mesh, layouts=plan, shard="dp", replicate="copy" if mode == "hsdp" else ())
+        shard = ("dp", "cp") if "cp" in mode else "dp"  # all ranks that see other tokens
+        intarsia.fully_shard(model, mesh=mesh, layouts=plan, shard=shard, replicate="copy" if mode == "hsdp" else ())
     else:
         intarsia.parallelize(model, mesh, plan)
     initialise(model)
@@ -244,13 +258,13 @@ def make_model(
 
 
 def place_batch(batch: tuple[Tensor, Tensor], mode: str, mesh: intarsia.Mesh) -> list[Tensor]:
-    """Rows are sharded by every axis but tp. A plain module gets the rows of its rank."""
+    """Rows are sharded by every axis but tp, and positions by cp. A plain module gets the rows of its rank."""
     if mode == "plain":
         return list(batch)
     if mode == "ddp":
         world = intarsia.world()
         return [t.tensor_split(world.size())[world.rank()] for t in batch]
-    layout = ",".join("R" if name == "tp" else "S(0)" for name in mesh.names())
+    layout = ",".join({"tp": "R", "cp": "S(1)"}.get(name, "S(0)") for name in mesh.names())
     return [intarsia.distribute(t, layout, mesh=mesh) for t in batch]
 
 
@@ -297,6 +311,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--epsilon", type=float, default=1e-8, help="of AdamW: gradients well below it move little")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--attention", choices=KERNELS, default="sdpa")
+    parser.add_argument("--packed", action="store_true", help="each row holds three documents; not in modes plain and ddp")
     parser.add_argument("--chunks", type=int, default=1,
                         help="in which sequences are sent while linear layers compute, in mode tp+sp; 0: what is fastest")  # fmt: skip
     parser.add_argument("--key-value-heads", type=int, help="instead of the configuration's")
@@ -329,10 +344,14 @@ def train(a: argparse.Namespace, world: intarsia.World, mesh: intarsia.Mesh) -> 
     found = checkpoints.resume(state) if checkpoints and a.resume else None
     for step in range(found.step if found else 0, a.steps):
         began = time.monotonic()
-        tokens, targets = place_batch(batch_of(step, a.batch, a.seq, a.seed), a.mode, mesh)
+        batch, mask = batch_of(step, a.batch, a.seq, a.seed), None
+        if a.packed:
+            batch, mask = packed(batch)
+        tokens, targets = place_batch(batch, a.mode, mesh)
         optimizer.zero_grad()
         intarsia.clear_bill(world)
-        loss = loss_of(model, tokens, targets)
+        with intarsia.attention_scope(mask) if a.packed else contextlib.nullcontext():
+            loss = loss_of(model, tokens, targets)
         loss.backward()
         bill = bill_text(world)
         optimizer.step()
@@ -353,6 +372,8 @@ def train(a: argparse.Namespace, world: intarsia.World, mesh: intarsia.Mesh) -> 
 
 def main() -> None:
     a = arguments()
+    if a.packed and a.mode in ("plain", "ddp"):
+        raise SystemExit(f"--packed is for distributed tensors, which --mode {a.mode} has none of; take dp")
     with contextlib.ExitStack() as stack:
         if a.lockstep:
             world = stack.enter_context(intarsia.lockstep(a.mesh))

@@ -4,6 +4,7 @@
 //   ./launch -n 4 -- build/llama --mode fsdp+tp --mesh "[dp=2,tp=2]" --steps 20
 //
 // The model is in model.h. `make_model` lays out its parameters, `place` the batch.
+#include <intarsia/attention.h>
 #include <intarsia/checkpoint_manager.h>
 #include <intarsia/communication.h>
 #include <intarsia/fully_shard.h>
@@ -50,6 +51,7 @@ struct Options {
   double epsilon = 1e-8;
   double dropout = 0;
   std::string attention = "sdpa";
+  bool packed = false;
   std::int64_t key_value_heads = 0;
   std::int64_t chunks = 1;
   std::string dtype = "float32";
@@ -68,8 +70,11 @@ struct Options {
 Mesh default_mesh(const std::string& mode, std::int64_t ranks) {
   const std::int64_t two = ranks % 2 == 0 ? 2 : 1;
   if (mode == "plain") return Mesh({{"dp", 1}});
+  if (mode == "cp") return Mesh({{"cp", ranks}});
   if (mode == "hsdp") return Mesh({{"copy", two}, {"dp", ranks / two}});
   if (mode == "fsdp+tp") return Mesh({{"dp", ranks / two}, {"tp", two}});
+  if (mode == "fsdp+cp") return Mesh({{"dp", ranks / two}, {"cp", two}});
+  if (mode == "tp+cp") return Mesh({{"cp", ranks / two}, {"tp", two}});
   return Mesh({{mode.starts_with("tp") ? "tp" : "dp", ranks}});
 }
 
@@ -103,6 +108,7 @@ Trained make_model(World& world, const Mesh& mesh, Config config, const Options&
   if (o.mode.starts_with("fsdp") || o.mode == "hsdp") {
     intarsia::FullyShardOptions options{.shard = {"dp"}};
     if (o.mode == "hsdp") options.replicate = {"copy"};
+    if (o.mode == "fsdp+cp") options.shard = {"dp", "cp"};  // all ranks that see other tokens
     auto sharded = build_sharded(world, mesh, config.plan, options, make);
     return {.model = sharded.module, .sharding = sharded.sharding};
   }
@@ -112,7 +118,8 @@ Trained make_model(World& world, const Mesh& mesh, Config config, const Options&
   return {.model = model, .replica = intarsia::replicate(*model, world, mesh, "dp")};
 }
 
-/// Rows are sharded by every axis but tp. A plain module gets the rows of its rank.
+/// Rows are sharded by every axis but tp, and positions by cp. A plain module gets the rows of its
+/// rank.
 at::Tensor place(const at::Tensor& rows, const Mesh& mesh, World& world, const Options& o) {
   if (o.mode == "plain") return rows;
   if (o.mode == "ddp") {
@@ -120,9 +127,18 @@ at::Tensor place(const at::Tensor& rows, const Mesh& mesh, World& world, const O
   }
   Layout layout = Layout::replicated(mesh);
   for (const std::string& axis : mesh.names()) {
-    if (axis != "tp") layout = layout.with(axis, Placement::shard(0));
+    if (axis != "tp") layout = layout.with(axis, Placement::shard(axis == "cp" ? 1 : 0));
   }
   return intarsia::distribute(rows, layout, world);
+}
+
+/// Takes each row as three documents: the mask between them, and no target across their ends.
+intarsia::AttentionMask pack(Batch& batch) {
+  const std::int64_t length = batch.tokens.size(1);
+  const std::vector<std::int64_t> starts{0, length * 3 / 8, length * 5 / 8};
+  for (const std::int64_t start : {starts[1], starts[2]})
+    batch.targets.select(1, start - 1).fill_(-100);
+  return intarsia::AttentionMask::causal().documents(starts);
 }
 
 // ---- the program --------------------------------------------------------------------------------
@@ -210,7 +226,9 @@ void train(World& world, const Mesh& mesh, const Options& o) {
       o.resume ? intarsia::resume_checkpoint(world, o.save, state).value_or(0) : 0;
   for (std::int64_t step = first; step < o.steps; ++step) {
     const auto began = std::chrono::steady_clock::now();
-    const Batch batch = make_batch(step, o.batch, o.seq, o.seed);
+    Batch batch = make_batch(step, o.batch, o.seq, o.seed);
+    std::optional<intarsia::AttentionScope> scope;
+    if (o.packed) scope.emplace(pack(batch));
     const at::Tensor tokens = place(batch.tokens, mesh, world, o);
     const at::Tensor targets = place(batch.targets, mesh, world, o);
     optimizer.zero_grad();
@@ -244,6 +262,10 @@ void run(const Options& o) {
                              std::to_string(mesh.size()) + " ranks, but " +
                              std::to_string(world->size()) + " processes run");
   }
+  if (o.packed && (o.mode == "plain" || o.mode == "ddp")) {
+    throw std::runtime_error("--packed is for distributed tensors, which --mode " + o.mode +
+                             " has none of; take dp");
+  }
   train(*world, mesh, o);
   world->close();
 }
@@ -257,7 +279,8 @@ int main(int count, char** arguments) {
   app.option_defaults()->always_capture_default();
   app.add_option("--config", o.config)->check(CLI::IsMember({"debug", "8B", "70B", "405B"}));
   app.add_option("--mode", o.mode)
-      ->check(CLI::IsMember({"plain", "ddp", "dp", "fsdp", "hsdp", "tp", "tp+sp", "fsdp+tp"}));
+      ->check(CLI::IsMember({"plain", "ddp", "dp", "fsdp", "hsdp", "tp", "tp+sp", "cp", "fsdp+tp",
+                             "fsdp+cp", "tp+cp"}));
   app.add_option("--mesh", o.mesh, "such as \"[dp=2,tp=2]\"; by default one for mode and ranks");
   app.add_option("--steps", o.steps);
   app.add_option("--batch", o.batch, "rows of the global batch");
@@ -267,6 +290,7 @@ int main(int count, char** arguments) {
   app.add_option("--epsilon", o.epsilon, "of AdamW: gradients well below it move little");
   app.add_option("--dropout", o.dropout);
   app.add_option("--attention", o.attention)->check(CLI::IsMember({"sdpa", "math"}));
+  app.add_flag("--packed", o.packed, "each row holds three documents; not in modes plain and ddp");
   app.add_option(
       "--chunks", o.chunks,
       "in which sequences are sent while linear layers compute, in mode tp+sp; 0: what is "

@@ -1,7 +1,9 @@
 // Patterns of names: the one language in which parameters and modules are named by many functions.
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace intarsia {
 
@@ -17,5 +19,8 @@ bool matches(std::string_view name, std::string_view pattern);
 /// The same where `*` stands for letters of one part of the name: `layers.*` fits `layers.0`, and
 /// not `layers.0.norm`. Names and alternatives have as many dots.
 bool matches_parts(std::string_view name, std::string_view pattern);
+
+/// Whether a name fits any of the patterns: none, if there are none.
+bool matches_any(std::string_view name, const std::vector<std::string>& patterns);
 
 }  // namespace intarsia

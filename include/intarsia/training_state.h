@@ -64,6 +64,8 @@ class TrainingState {
   CheckpointValues values() const;
 
  private:
+  friend void save_checkpoint(World& world, const std::string& folder, std::int64_t step,
+                              const TrainingState& state, const SaveCheckpointOptions& options);
   friend CheckpointContents load_checkpoint(World& world, const std::string& folder,
                                             TrainingState& state,
                                             const LoadCheckpointOptions& options);

@@ -56,6 +56,7 @@ void bind_optim(py::module_& m);
 void bind_replicate(py::module_& m);
 void bind_tensor_parallel(py::module_& m);
 void bind_checkpoint(py::module_& m);
+void bind_context(py::module_& m);
 
 /// The line of the user's program that this thread is in, such as `train.py:88 in step`; empty
 /// where it runs no Python. Takes the interpreter's lock.

@@ -115,13 +115,18 @@ void bind_checkpoint(py::module_& m) {
   m.def(
       "load_hugging_face",
       [](World& world, const std::string& folder, const NamedTensors& tensors, bool strict,
-         bool convert, const std::string& names, const std::vector<std::string>& only) {
-        return load_hugging_face(
-            world, folder, tensors,
-            {.strict = strict, .convert = convert, .names = names, .only = only});
+         bool convert, const std::string& names, const std::vector<std::string>& only,
+         const std::vector<std::string>& without) {
+        return load_hugging_face(world, folder, tensors,
+                                 {.strict = strict,
+                                  .convert = convert,
+                                  .names = names,
+                                  .only = only,
+                                  .without = without});
       },
       "world"_a, "folder"_a, "tensors"_a, "strict"_a = true, "convert"_a = false, "names"_a = "",
-      "only"_a = std::vector<std::string>(), WithoutGil());
+      "only"_a = std::vector<std::string>(), "without"_a = std::vector<std::string>(),
+      WithoutGil());
   m.def("read_hugging_face", &read_hugging_face, "folder"_a, WithoutGil());
   m.def("read_checkpoint", &read_checkpoint, "folder"_a, "step"_a = py::none(), WithoutGil());
   m.def("checkpoint_steps", &checkpoint_steps, "folder"_a, WithoutGil());

@@ -5,6 +5,7 @@
 #include "intarsia/boxes.h"
 #include "intarsia/layout.h"
 #include "intarsia/mesh.h"
+#include "intarsia/picture.h"
 #include "intarsia/placement.h"
 #include "intarsia/tensor_type.h"
 
@@ -331,6 +332,12 @@ void bind_tensor_type(py::module_& m) {
       .value("c64", DType::c64)
       .value("c128", DType::c128)
       .finalize();
+  const auto read_format = [](const std::string& format) {
+    if (format == "text") return PictureFormat::text;
+    if (format == "svg") return PictureFormat::svg;
+    if (format == "html") return PictureFormat::html;
+    throw ValueError("[picture] the format is text, svg or html, not '" + format + "'");
+  };
   py::class_<TensorType> type(m, "TensorType",
                               "What a distributed tensor is: f32[1024@dp, 4096@tp].");
   type.def(py::init([](DType dtype, const Shape& shape, const Layout& layout) {
@@ -342,7 +349,14 @@ void bind_tensor_type(py::module_& m) {
       .def_static("parse", &TensorType::parse, "text"_a, "mesh"_a)
       .def_readonly("dtype", &TensorType::dtype)
       .def_readonly("shape", &TensorType::shape)
-      .def_readonly("layout", &TensorType::layout);
+      .def_readonly("layout", &TensorType::layout)
+      .def(
+          "picture",
+          [read_format](const TensorType& t, const std::string& format) {
+            return picture(t, read_format(format));
+          },
+          "format"_a = "text", "Which rank holds what, as text, svg or html.")
+      .def("_repr_html_", [](const TensorType& t) { return picture(t, PictureFormat::html); });
   define_text(type, "TensorType");
 }
 

@@ -76,4 +76,5 @@ PYBIND11_MODULE(_C, m) {
   intarsia::bind_replicate(m);
   intarsia::bind_tensor_parallel(m);
   intarsia::bind_checkpoint(m);
+  intarsia::bind_context(m);
 }

@@ -7,6 +7,7 @@
 
 #include "bind.h"
 #include "intarsia/redistribute.h"
+#include "intarsia/replicas.h"
 #include "intarsia/tensor.h"
 
 using namespace pybind11::literals;
@@ -103,7 +104,8 @@ void bind_moves(py::module_& m) {
         py::overload_cast<const Tensors&, const std::vector<Layout>&>(&redistribute_between),
         "tensors"_a, "layouts"_a, WithoutGil());
   m.def("explain", &explain, "tensor"_a, "layout"_a);
-  m.def("assert_replicas", &assert_replicas, "tensor"_a, "name"_a = "", WithoutGil());
+  m.def("assert_replicas", py::overload_cast<const NamedTensors&>(&assert_replicas), "tensors"_a,
+        WithoutGil());
   m.def(
       "local_region",
       [](const py::function& body, const Tensors& inputs, const std::vector<Layout>& in,

@@ -9,6 +9,8 @@ _torch_version.check(torch, _built)  # before the extension, whose symbols anoth
 from . import _C, _compile, _patches, _watch
 from ._C import (
     DType,
+    AttentionBlock,
+    AttentionMask,
     Boxes,
     CheckpointContents,
     Communication,
@@ -30,25 +32,36 @@ from ._C import (
     Range,
     Reduction,
     Rendezvous,
+    SequenceOrder,
     Step,
+    StepCosts,
     StepKind,
+    StepTime,
     StridedMeans,
     TensorType,
     Topology,
     Traffic,
     World,
     WorldError,
-    assert_replicas,
+    attention_work,
     describe,
     has_layout,
     layout_of,
     lengths_along,
     lockstep_world,
     order_of_strided,
+    in_order,
+    in_positions,
+    next_tokens,
+    pack,
+    packed,
+    packed_labels,
+    positions_in_order,
+    Packing,
     provable_ops,
     read_rendezvous,
     relabelled,
-    show,
+    shard_lengths,
     traffic,
     traffic_between,
     world_of,
@@ -76,7 +89,11 @@ from ._communication import (
     set_communication,
     set_plain_tensors,
 )
+from ._context import AttentionCost, ScanLayer, attention, attention_costs, attention_scope, linear_recurrence, mask_tensor, scan
+from ._context_parallel import ContextParallel, context_parallel
 from ._dtensor import from_dtensor, to_dtensor
+from ._equiv import EquivReference, EquivReport, equiv, replay
+from ._hugging_face import register_hugging_face_attention
 from ._fully_shard import FullyShard, fully_shard
 from ._optim import (
     Muon,
@@ -89,9 +106,11 @@ from ._optim import (
 )
 from ._parallelize import parallelize
 from ._phase import find_straggler, phase, prometheus, step_times
-from ._predict import predict, simulate
+from ._predict import explain_step, predict, simulate
 from ._prove import Rule, add_rule, prove, prove_case
+from ._replicas import assert_replicas, watch_replicas
 from ._replicate import Replica, from_first, replicate
+from ._show import Shown, show
 from ._state_dict import (
     full_optimizer_state_dict,
     full_state_dict,
@@ -146,6 +165,7 @@ from ._tensor_parallel import (
     wanted_input,
     wanted_output,
 )
+from ._trace import StepTimes, Trace, trace
 from ._watch import describe_job, watch
 from ._world import close, connect, init, lockstep, mesh, world
 

@@ -1,4 +1,5 @@
-"""python -m intarsia: watches the collectives of a command, such as torchrun with a script as it stands, or says what a running job does."""
+"""python -m intarsia: watches the collectives of a command, such as torchrun with a script as it stands, says what a running job does, or compares
+a script on several ranks with the same on one."""
 
 import argparse
 import os
@@ -10,11 +11,12 @@ import sys
 import tempfile
 
 
-def environment(folder: str) -> dict[str, str]:
-    """What makes a Python process and its children watch, whatever they run, and keep their boards in a folder."""
+def environment(folder: str = "") -> dict[str, str]:
+    """What makes a Python process and its children watch, whatever they run, and keep their boards in a folder if one is given."""
     package = os.path.dirname(os.path.abspath(__file__))
     paths = [os.path.join(package, "_site"), os.path.dirname(package), os.environ.get("PYTHONPATH", "")]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "INTARSIA_GUARD_DIR": folder}
+    kept = {"INTARSIA_GUARD_DIR": folder} if folder else {}
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | kept
 
 
 def run(command: list[str]) -> int:
@@ -50,6 +52,12 @@ def attach(job: str) -> int:
     return 0
 
 
+def equiv(command: list[str], chosen: argparse.Namespace) -> int:
+    from intarsia._equiv_command import equiv_command
+
+    return equiv_command(command, chosen.ranks, chosen.samples, chosen.jobs, chosen.timeout, environment())
+
+
 def main(arguments: list[str]) -> int:
     command = arguments[2:] if arguments[1:2] == ["--"] else arguments[1:]
     if arguments[:1] == ["run"] and command and not command[0].startswith("-"):
@@ -72,9 +80,23 @@ def main(arguments: list[str]) -> int:
         required=True,
         help="the process of a rank; the folder that INTARSIA_GUARD_DIR named; or nothing, for all jobs of this user",
     )
-    chosen = parser.parse_args(arguments)
-    if chosen.command == "run":
-        running.error("which COMMAND?")
+    comparing = commands.add_parser(
+        "equiv",
+        usage="python -m intarsia equiv [--ranks N] [--samples N] [--jobs N] [--timeout SECONDS] -- COMMAND [ARGUMENT ...]",
+        help="compare a script on several ranks with the same script on one",
+        description="Runs COMMAND on one rank, again with the rounding errors that its ops could have had, and on several ranks of this host; compares "
+        "losses, outputs of modules, gradients and parameters (docs/equiv.md). Exit code 0: equal; 1: not; 2: a run failed or proves nothing.",
+    )
+    comparing.add_argument("--ranks", type=int, default=2)
+    comparing.add_argument("--samples", type=int, default=16, help="disturbed runs of the script on one rank; even")
+    comparing.add_argument("--jobs", type=int, default=1, help="how many of those at a time")
+    comparing.add_argument("--timeout", type=float, default=600, help="of each run, in seconds")
+    words = arguments.index("--") if "--" in arguments else len(arguments)
+    chosen = parser.parse_args(arguments[:words])
+    if chosen.command == "equiv" and arguments[words + 1 :]:
+        return equiv(arguments[words + 1 :], chosen)
+    if chosen.command in ("run", "equiv"):
+        (running if chosen.command == "run" else comparing).error("which COMMAND?")
     return attach(chosen.attach)
 
 

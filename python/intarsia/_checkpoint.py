@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from . import _C
+from ._dtensor import as_ours
 from ._world import world as default_world
 
 Path = str | os.PathLike
@@ -61,7 +62,7 @@ def save_checkpoint(
             world or default_world(),
             os.fspath(folder),
             step,
-            *state_to_save(_SAVE, state, _patterns(without)),
+            *state_to_save(_SAVE, state, patterns_of(without)),
             replace,
             check_replicas,
             checked_form(_SAVE, form, hf_file_bytes),
@@ -101,7 +102,7 @@ def state_to_save(
             collected.add(str(key), value)
         else:
             collected.values[key] = _kind_of(value, state).save(collected, str(key), value)
-    tensors = [(name, _ours(tensor)) for name, tensor in collected.tensors.items()]
+    tensors = [(name, as_ours(tensor)) for name, tensor in collected.tensors.items()]
     to_json = json.JSONEncoder(allow_nan=False).encode
     return tensors, {key: to_json(value) for key, value in collected.values.items()}
 
@@ -132,13 +133,13 @@ def load_checkpoint(
     `without`: patterns; tensors of modules that fit one, and saved tensors that do, are left out.
     COLLECTIVE: all ranks of the world.
     """
-    patterns, left_out = _patterns(only), _patterns(without)
+    patterns, left_out = patterns_of(only), patterns_of(without)
     _check_only(state, patterns)
     loading: list[_Loading] = []
 
     def into(contents: _C.CheckpointContents) -> list[tuple[str, Tensor]]:
         loading[:] = [_Loading(state, contents, left_out)]  # of the step that is tried now
-        return [(name, _ours(tensor)) for name, tensor in loading[0].collected.tensors.items()]
+        return [(name, as_ours(tensor)) for name, tensor in loading[0].collected.tensors.items()]
 
     ranks, path, rules = world or default_world(), os.fspath(folder), _rules(names)
     _C.load_checkpoint(ranks, path, into, step, verify, strict, convert, fall_back, rules, patterns, left_out)
@@ -181,13 +182,14 @@ def load_hugging_face(
     convert: bool = False,
     names: Names = None,
     only: Iterable[str] = (),
+    without: Iterable[str] = (),
 ) -> None:
     """Gives a module, laid out or plain, the values of a folder of Hugging Face: `model.safetensors`, or several files with
     `model.safetensors.index.json`. Each rank reads what it needs, straight into its pieces, so that the module is best made
     without values, by `build_sharded` or on all ranks alike.
 
-    Names are those of the module's state dict. Of a tensor with several names one is enough. `strict`, `convert`, `names`
-    and `only` as for load_checkpoint. COLLECTIVE: all ranks of the world.
+    Names are those of the module's state dict. Of a tensor with several names one is enough. `strict`, `convert`, `names`,
+    `only` and `without` as for load_checkpoint. COLLECTIVE: all ranks of the world.
     """
     ranks, path, rules = world or default_world(), os.fspath(folder), _rules(names)
     tensors = {name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
@@ -198,8 +200,8 @@ def load_hugging_face(
         there = {}
     loaded = {id(value) for name, value in tensors.items() if name in there}
     wanted = {name: value for name, value in tensors.items() if name in there or id(value) not in loaded}
-    laid_out = [(name, _ours(value)) for name, value in wanted.items()]
-    _C.load_hugging_face(ranks, path, laid_out, strict, convert, rules, _patterns(only))
+    laid_out = [(name, as_ours(value)) for name, value in wanted.items()]
+    _C.load_hugging_face(ranks, path, laid_out, strict, convert, rules, patterns_of(only), patterns_of(without))
     _note_written(wanted.values())
 
 
@@ -207,7 +209,7 @@ def _rules(names: Names) -> str:
     return json.dumps(list(names)) if names else ""
 
 
-def _patterns(only: Iterable[str]) -> list[str]:
+def patterns_of(only: Iterable[str]) -> list[str]:
     return [only] if isinstance(only, str) else list(only)
 
 
@@ -232,22 +234,6 @@ def checkpoint_steps(folder: Path) -> list[int]:
 def read_checkpoint(folder: Path, step: int | None = None) -> _C.CheckpointContents:
     """What a step, by default the newest, holds: its tensors' types by name, and its values as JSON. Communicates nothing."""
     return _C.read_checkpoint(os.fspath(folder), step)
-
-
-def _ours(tensor: Tensor) -> Tensor:
-    """The tensor, or a DTensor as one of ours with the same memory."""
-    if type(tensor) in _PLAIN or _C.has_layout(tensor):
-        return tensor
-    from torch.distributed.tensor import DTensor
-
-    if isinstance(tensor, DTensor):
-        from ._dtensor import from_dtensor
-
-        return from_dtensor(tensor.detach())
-    return tensor
-
-
-_PLAIN = {Tensor, nn.Parameter, nn.Buffer}
 
 
 class _Collected:

@@ -20,6 +20,7 @@ from ._checkpoint import (
     checked_form,
     checkpoint_steps,
     load_checkpoint,
+    patterns_of,
     state_to_save,
     without_gc,
 )
@@ -74,7 +75,7 @@ class CheckpointManager:
         self.folder = os.fspath(folder)
         self._folders = [self.folder, *([os.fspath(also)] if also else [])]
         self._world = world or default_world()
-        self._without = [without] if isinstance(without, str) else list(without)
+        self._without = patterns_of(without)
         signals = tuple(signals)
         self._manager = _C.CheckpointManager(
             self._world,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import torch
@@ -65,6 +66,21 @@ def _to_placement(placement: _C.Placement):
     if placement.reduction() == _C.Reduction.norm:
         return _NormPartial(placement.norm_order())
     return Partial(TORCH_NAMES[placement.reduction()])
+
+
+def is_dtensor(tensor: Tensor) -> bool:
+    """Asks for no import where there cannot be one."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def as_ours(tensor: Tensor) -> Tensor:
+    """The tensor, or a DTensor as one of ours with the same memory."""
+    return from_dtensor(tensor.detach()) if is_dtensor(tensor) else tensor
+
+
+def layout_of_dtensor(dtensor: DTensor) -> _C.Layout:
+    return _layout_of_spec(dtensor._spec)
 
 
 def _layout_of_spec(spec) -> _C.Layout:

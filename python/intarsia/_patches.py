@@ -21,7 +21,7 @@ from . import _C, _world
 PRINTED_PIECES = 8  # of more, the first and the last
 
 
-def _pieces(tensor: Tensor) -> list[tuple[int, Tensor]]:
+def pieces_here(tensor: Tensor) -> list[tuple[int, Tensor]]:
     """The pieces here, without their history, and their ranks: one; all in lockstep; none outside the mesh."""
     mesh = _C.layout_of(tensor).mesh()
     with torch.no_grad():
@@ -42,7 +42,7 @@ def describe_with_pieces(tensor: Tensor) -> str:
     elif tensor.requires_grad:
         history = ", requires_grad=True"
     head = f"distributed {_C.describe(tensor)}{history}"
-    layout, pieces = _C.layout_of(tensor), _pieces(tensor)
+    layout, pieces = _C.layout_of(tensor), pieces_here(tensor)
 
     def piece_text(rank: int, piece: Tensor) -> str:
         held = _C.boxes(layout, list(tensor.shape), layout.mesh().coordinate_of(rank))
@@ -103,7 +103,7 @@ def reduce(tensor: Tensor) -> tuple:
     world = _C.world_of(tensor)
     # A view is pickled as a tensor of its own, without gaps.
     dense = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
-    pieces = [piece for _, piece in _pieces(dense)]
+    pieces = [piece for _, piece in pieces_here(dense)]
     if not pieces:
         raise ValueError(f"[pickle] rank {world.rank()} holds no piece of {_C.describe(tensor)}")
     layout, shape, strides = str(_C.layout_of(dense)), tuple(dense.shape), tuple(dense.stride())

@@ -59,6 +59,11 @@ def world(**options) -> _C.World:
     return _world
 
 
+def connected() -> _C.World | None:
+    """The default world, if this process has one."""
+    return None if _world is None or _world.closed() else _world
+
+
 def mesh() -> _C.Mesh:
     """The default mesh that init() has set."""
     if _mesh is None:
@@ -87,8 +92,8 @@ def lockstep(mesh: MeshLike, *, device: torch.device | None = None) -> Iterator[
 
 
 @contextlib.contextmanager
-def using(ranks: _C.World, mesh: _C.Mesh) -> Iterator[_C.World]:
-    """A block in which the default world and mesh are these. The world is closed at its end."""
+def as_default(ranks: _C.World, mesh: _C.Mesh) -> Iterator[_C.World]:
+    """A block in which the default world and mesh are these."""
     global _world, _mesh
     before = (_world, _mesh)
     _world, _mesh = ranks, mesh
@@ -96,6 +101,15 @@ def using(ranks: _C.World, mesh: _C.Mesh) -> Iterator[_C.World]:
         yield ranks
     finally:
         _world, _mesh = before
+
+
+@contextlib.contextmanager
+def using(ranks: _C.World, mesh: _C.Mesh) -> Iterator[_C.World]:
+    """The same, and the world is closed at the block's end."""
+    try:
+        with as_default(ranks, mesh):
+            yield ranks
+    finally:
         ranks.close()
 
 

@@ -61,4 +61,9 @@ bool matches_parts(std::string_view name, std::string_view pattern) {
       pattern, [&](std::string_view one) { return dots(name) == dots(one) && fits(name, one); });
 }
 
+bool matches_any(std::string_view name, const std::vector<std::string>& patterns) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& pattern) { return matches(name, pattern); });
+}
+
 }  // namespace intarsia

@@ -183,8 +183,6 @@ struct Maker {
 
 // ---- calls -----------------------------------------------------------------------------------
 
-std::string text_of(const c10::OperatorHandle& op) { return c10::toString(op.operator_name()); }
-
 /// The argument that is named next, as in `dim=1`; reads up to its value.
 std::optional<std::size_t> read_keyword(Cursor& cursor,
                                         const std::vector<c10::Argument>& declared) {

@@ -35,6 +35,11 @@ struct SampleArgument {
   friend bool operator==(const SampleArgument& a, const SampleArgument& b);
 };
 
+/// An op with its overload: `aten::sum.dim_IntList`.
+inline std::string text_of(const c10::OperatorHandle& op) {
+  return c10::toString(op.operator_name());
+}
+
 /// A call of an op on made-up values. Text form: `aten::sum.dim_IntList(f64[4, 6], [-1], True)`.
 ///
 /// Arguments come in the order of the schema, or by name: `dtype=f32`. Those left out have their

@@ -20,8 +20,6 @@ namespace {
 using Sizes = std::vector<std::int64_t>;
 using Texts = std::vector<std::string>;
 
-std::string text_of(const c10::OperatorHandle& op) { return c10::toString(op.operator_name()); }
-
 /// Whether the op itself takes these values.
 bool is_accepted(const Sample& sample) {
   const at::NoGradGuard no_grad;

@@ -8,6 +8,8 @@
 #include "tools/common/run_companions.h"
 #include "tools/doctor/doctor.h"
 #include "tools/plan/plan_command.h"
+#include "tools/schedule/schedule_command.h"
+#include "tools/show/show_command.h"
 
 namespace {
 
@@ -28,6 +30,9 @@ constexpr std::array kCommands{
     Command{"ops", "List the ops and their rules, and prove rules", intarsia::tools::add_ops},
     Command{"plan", "Say how a tensor gets from one layout to another, and what it costs",
             intarsia::tools::add_plan},
+    Command{"schedule", "Make, check, time and search schedules of pipelines",
+            intarsia::tools::add_schedule},
+    Command{"show", "Show which rank holds what of a tensor", intarsia::tools::add_show},
 };
 
 constexpr int kWrongArguments = 2;

@@ -221,11 +221,6 @@ void give(NewOptimizer& each) {
   }
 }
 
-bool fits_any(const std::string& name, const std::vector<std::string>& patterns) {
-  return std::any_of(patterns.begin(), patterns.end(),
-                     [&](const std::string& pattern) { return matches(name, pattern); });
-}
-
 }  // namespace
 
 struct TrainingState::Impl {
@@ -270,7 +265,7 @@ struct TrainingState::Impl {
       if (const auto* module = std::get_if<Module*>(&thing)) {
         NamedTensors all;
         add_tensors(all, key, **module);
-        std::erase_if(all, [&](const auto& each) { return fits_any(each.first, left_out); });
+        std::erase_if(all, [&](const auto& each) { return matches_any(each.first, left_out); });
         tensors.insert(tensors.end(), all.begin(), all.end());
         out[key] = "{}";
       } else if (const auto* optimizer = std::get_if<Optimizer*>(&thing)) {
@@ -330,7 +325,7 @@ struct TrainingState::Impl {
       }
     }
     for (const auto& [name, tensor] : needed) {
-      if (!fits_any(name, without)) continue;
+      if (!matches_any(name, without)) continue;
       fail<ValueError>(kWhere, "'", name, "' cannot be left out: it is of no module");
     }
     out.insert(out.end(), needed.begin(), needed.end());
@@ -412,7 +407,9 @@ CheckpointValues TrainingState::values() const {
 
 void save_checkpoint(World& world, const std::string& folder, std::int64_t step,
                      const TrainingState& state, const SaveCheckpointOptions& options) {
-  save_checkpoint(world, folder, step, state.tensors(), state.values(), options);
+  NamedTensors tensors;
+  const CheckpointValues values = state.impl_->collect(tensors);
+  save_checkpoint(world, folder, step, tensors, values, options);
 }
 
 CheckpointContents load_checkpoint(World& world, const std::string& folder, TrainingState& state,

@@ -37,6 +37,12 @@ TEST(Pattern, AlternativesAreSeparated) {
   EXPECT_TRUE(matches("", "a|"));
 }
 
+TEST(Pattern, OneOfSeveralIsEnough) {
+  EXPECT_TRUE(matches_any("a.weight", {"*.bias", "a.*"}));
+  EXPECT_FALSE(matches_any("a.weight", {"*.bias"}));
+  EXPECT_FALSE(matches_any("a.weight", {}));
+}
+
 TEST(Pattern, PartsHaveAsManyDots) {
   EXPECT_TRUE(matches_parts("layers.0", "layers.*"));
   EXPECT_FALSE(matches_parts("layers.0.norm", "layers.*"));

@@ -67,7 +67,7 @@ def wrong_meshes_are_named(program):
 
 
 def main(program):
-    modes = [("plain", 1), ("dp", 2), ("fsdp", 2), ("tp", 2), ("tp+sp", 2), ("hsdp", 4), ("fsdp+tp", 4)]
+    modes = [("plain", 1), ("dp", 2), ("fsdp", 2), ("tp", 2), ("tp+sp", 2), ("cp", 2), ("hsdp", 4), ("fsdp+tp", 4)]
     every_mode_learns_the_same([program], modes)
     a_run_goes_on_on_another_mesh([program])
     wrong_meshes_are_named([program])
@@ -77,7 +77,7 @@ def main(program):
     except ImportError:
         print("the Python package is not built: its example did not run")
         return
-    every_mode_learns_the_same(PYTHON, [("plain", 1), ("tp+sp", 2), ("fsdp", 2)])
+    every_mode_learns_the_same(PYTHON, [("plain", 1), ("tp+sp", 2), ("cp", 2), ("fsdp", 2)])
     a_run_goes_on_on_another_mesh(PYTHON)
     a_run_goes_on_on_another_mesh([program], PYTHON)
     a_run_goes_on_on_another_mesh(PYTHON, [program])

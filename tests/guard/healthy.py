@@ -100,7 +100,7 @@ class Program:
         self.reading()
         weights = [self.it.full(p.detach()) for p in self.blocks.parameters()]
         same = self.it.from_local(self.torch.tensor([*self.read, *(w.sum().item() for w in weights)]), "R", mesh=self.mesh)
-        self.it.assert_replicas(same, "what ranks read")
+        self.it.assert_replicas(same, name="what ranks read")
         self.it.close()
 
 

@@ -202,7 +202,7 @@ def clipping_on_one_rank(s):
 def comparing_replicas_on_one_rank(s):
     weight = s.it.ones((4,), "R", mesh=s.mesh)
     if s.first:
-        s.it.assert_replicas(weight, "weight")
+        s.it.assert_replicas(weight, name="weight")
     return s.rows().sum().item()
 
 

@@ -1,16 +1,29 @@
-# Compiles headers on their own: one source file each that includes nothing else. Private headers of the
-# layers over torch are left out: each costs up to 20 s, and each has a source of its name. So are those of
-# checkpoints: most have a source that includes them first. promises/versions/6-alone compiles all.
+# Compiles headers on their own: one source file each that includes nothing else. Those that come to include torch are left
+# out: each costs up to 20 s. So are those of checkpoints: most have a source that includes them first.
+# promises/versions/6-alone compiles all.
 
 file(GLOB_RECURSE headers RELATIVE ${PROJECT_SOURCE_DIR}
      ${PROJECT_SOURCE_DIR}/include/*.h ${PROJECT_SOURCE_DIR}/src/*.h)
 list(FILTER headers EXCLUDE REGEX "src/(pch.h|world/|rules/|prove/|tensor/|parallel/|checkpoint/|training/|tools/)")
+
+# Those that include torch, or a header that does.
+set(with_torch "(ATen|c10|torch)/")
+set(found TRUE)
+while(found)
+  set(found FALSE)
+  foreach(header IN LISTS headers)
+    file(STRINGS ${PROJECT_SOURCE_DIR}/${header} lines REGEX "^#include [<\"](${with_torch})")
+    if(lines)
+      list(REMOVE_ITEM headers ${header})
+      string(REGEX REPLACE "^(include|src)/" "" path ${header})
+      string(APPEND with_torch "|${path}\"")
+      set(found TRUE)
+    endif()
+  endforeach()
+endwhile()
+
 set(alone)
 foreach(header IN LISTS headers)
-  file(READ ${PROJECT_SOURCE_DIR}/${header} text)
-  if(NOT INTARSIA_TORCH AND (header MATCHES "intarsia/intarsia.h" OR text MATCHES "(ATen|c10|torch)/|world.h"))
-    continue()
-  endif()
   string(REGEX REPLACE "[/.]" "_" name ${header})
   string(REGEX REPLACE "^(include|src)/" "" include ${header})
   file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/headers/${name}.cpp CONTENT "#include \"${include}\"\n")
@@ -18,6 +31,3 @@ foreach(header IN LISTS headers)
 endforeach()
 add_library(headers_alone OBJECT ${alone})
 target_link_libraries(headers_alone PRIVATE intarsia_flags)
-if(INTARSIA_TORCH)
-  target_link_libraries(headers_alone PRIVATE torch)
-endif()

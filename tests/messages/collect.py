@@ -74,12 +74,19 @@ def text_of(argument, constants):
     return "{" + argument + "}"
 
 
-def of_cpp(text):
+def constants_of(text):
+    """The texts that have names in a file."""
+    named = r"(?:string_view|char\* const|auto|char) (k\w+)(?:\[\])? =\s*((?:\"(?:[^\"\\]|\\.)*\"\s*)+);"
+    return {name: strings_of(value) for name, value in re.findall(named, text)}
+
+
+def of_cpp(text, headers=()):
+    """`headers`: texts of those that it includes."""
     text = re.sub(r"^\s*//.*$", "", text, flags=re.M)
     text = re.sub(r"\s+// .*$", "", text, flags=re.M)
     constants = {}
-    for name, value in re.findall(r"(?:string_view|char\* const|auto|char) (k\w+)(?:\[\])? =\s*((?:\"(?:[^\"\\]|\\.)*\"\s*)+);", text):
-        constants[name] = strings_of(value)
+    for part in (*headers, text):
+        constants |= constants_of(part)
     for call in CALL.finditer(text):
         fail, refuse, raises, throws, check = call.groups()
         arguments, _ = arguments_at(text, call.end())
@@ -128,7 +135,10 @@ def collect(root):
     for folder in SOURCES:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in (".cpp", ".h"):
-                found[path.relative_to(root)] = sorted(set(of_cpp(path.read_text())))
+                text = path.read_text()
+                included = [root / "src" / name for name in re.findall(r'^#include "(.+)"', text, re.M)]
+                headers = [header.read_text() for header in included if header.exists()]
+                found[path.relative_to(root)] = sorted(set(of_cpp(text, headers)))
     for path in sorted((root / "python/intarsia").rglob("*.py")):
         found[path.relative_to(root)] = sorted(set(of_python(path.read_text())))
     return {path: messages for path, messages in found.items() if messages}

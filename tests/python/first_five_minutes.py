@@ -364,8 +364,8 @@ def differing_replicas_are_named(case, ours):
     for rank in ranks[1:]:
         named = f"rank {rank} differs from rank 0"
         alike = [torch.full((columns,), float(r == rank)) for r in ranks]
-        refuses(RuntimeError, named, lambda: it.assert_replicas(it.from_locals(alike, "R"), "mask"))
-    refuses(RuntimeError, f"'other', f32[{columns}]", lambda: it.assert_replicas(other, "other"))
+        refuses(RuntimeError, named, lambda: it.assert_replicas(it.from_locals(alike, "R"), name="mask"))
+    refuses(RuntimeError, f"'other', f32[{columns}]", lambda: it.assert_replicas(other, name="other"))
     product = it.redistribute(ours, "R") * other
     refuses(RuntimeError, "rank 1 differs from rank 0", lambda: it.assert_replicas(product))
     it.assert_replicas(it.redistribute(ours, "R"))

@@ -125,7 +125,7 @@ def test_replicas_are_compared_between_processes_too():
     assert it.locals(t)[0].data_ptr() == piece.data_ptr() and not it.world().in_lockstep()
     it.assert_replicas(t)
     piece[1] = it.world().rank()
-    refuses(it.WorldError, "rank 1 differs from rank 0", lambda: it.assert_replicas(t, "t"))
+    refuses(it.WorldError, "rank 1 differs from rank 0", lambda: it.assert_replicas(t, name="t"))
     with it.lockstep("[x=3]"):  # beside the processes
         assert torch.equal(it.full(it.distribute(WHOLE, "S(1)")), WHOLE)
     assert it.world().size() == 2 and it.full(it.ones((2,), "S(0)")).sum() == 2

@@ -74,7 +74,7 @@ class Ours:
         return it.layout_of(a) == it.layout_of(b)
 
     def check_replicas(self, tensor):
-        it.assert_replicas(tensor.detach(), "router")
+        it.assert_replicas(tensor.detach(), name="router")
 
     def check_plain(self):
         it.check_plain_tensors()

@@ -1,5 +1,6 @@
 """Simulated worlds and predictions: no values, no other process; bytes and bills are those of real runs."""
 
+import functools
 import pathlib
 import sys
 
@@ -80,6 +81,40 @@ def test_a_world_of_16384_ranks():
     prediction = it.predict(train(llama_model.layouts(), "S(0),R", batch=4096), "[dp=4096,tp=4]", rank=16383)
     assert str(prediction).startswith("rank 16383 of [dp=4096,tp=4]: parameters "), str(prediction)
     assert prediction.peak > prediction.parameters and prediction.bill.bytes() > 0
+
+
+def test_the_time_of_a_step():
+    def program(steps=True):
+        model = torch.nn.Linear(64, 64)
+        it.fully_shard(model)
+        optimizer = torch.optim.SGD(model.parameters())
+
+        def step():
+            optimizer.zero_grad()
+            model(it.ones((128, 64), "S(0)")).square().mean().backward()
+            optimizer.step()
+
+        step()
+        return (model, optimizer, functools.partial(step)) if steps else (model, optimizer)
+
+    prediction = it.predict(program, "[dp=4]")
+    told = it.explain_step(program, "[dp=4]", costs=it.StepCosts())
+    assert all(part in told for part in (str(prediction), str(prediction.bill), prediction.schedule(), ": computes ")), told
+    costs = it.StepCosts.parse(
+        """{"levels": [{"overhead_us": 10, "gigabytes_per_s": 1}], "gigaflops": 1, "compute": {"call_us": 1000}}"""
+    )
+    time = prediction.time(costs)
+    lines = prediction.schedule().splitlines()
+    assert lines[0].startswith(("begins   #1  all_gather", "computes")) and any(line.startswith("waits    #1") for line in lines), lines
+    names = [name for name, *_ in time.parts]
+    # On each rank 32 rows: forward, and the gradient of the weight.
+    products = [(end - begin) * 1e9 for name, sends, begin, end in time.parts if name in ("mm", "addmm")]
+    assert [round(p) for p in products if p < 1e6 - 1] == [2 * 32 * 64 * 64] * 2, time.parts
+    assert "all_gather" in names and time.sends > 0 and time.computes > 1e-3 * len(set(names)), str(time)
+    assert abs(time.total - time.computes - time.waits) < 1e-12
+    assert it.StepCosts.parse(costs.to_json()).to_json() == costs.to_json()
+    assert prediction.peak == it.predict(lambda: program(steps=False), "[dp=4]").peak, "the step that is timed counts for no more"
+    refuses(ValueError, "returned no step to be timed", lambda: it.predict(lambda: program(steps=False), "[dp=4]").time(costs))
 
 
 def test_tensors_say_where_they_are_and_have_no_values():

@@ -194,7 +194,7 @@ def train(case, dtype, layouts=None):
         for name, p in net.named_parameters():
             if layouts is not None:
                 assert it.layout_of(p.grad) == it.layout_of(p), f"{name}: {it.describe(p.grad)}"
-                it.assert_replicas(p.detach(), name)
+                it.assert_replicas(p.detach(), name=name)
             values["gradients"][f"{name}, step {step}"] = whole(p.grad)
             values["parameters"][f"{name}, step {step}"] = whole(p.detach())
         for name, b in net.named_buffers():

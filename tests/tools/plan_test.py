@@ -1,4 +1,4 @@
-"""Checks `intarsia plan`: its arguments, what it refuses, and that the pages show what it prints.
+"""Checks `intarsia plan`, `schedule` and `show`: arguments, what they refuse, and that the pages show what they print.
 
     plan_test.py PATH_OF_INTARSIA PATH_OF_DOCS [--update]
 
@@ -15,14 +15,14 @@ import tempfile
 import xml.etree.ElementTree
 
 PROGRAM = pathlib.Path(sys.argv[1]).resolve()
-PAGES = [pathlib.Path(sys.argv[2], name) for name in ("cli.md", "redistribution.md")]
+PAGES = [pathlib.Path(sys.argv[2], name) for name in ("cli.md", "pipeline.md", "redistribution.md")]
 UPDATE = "--update" in sys.argv[3:]
 TOPOLOGIES = pathlib.Path(__file__).resolve().parents[1] / "plan" / "golden"
 
 
-def run(*arguments, code=0):
+def run(*arguments, code=0, command="plan"):
     """What it printed, after checking its exit code: answers to one stream, refusals to the other."""
-    result = subprocess.run([PROGRAM, "plan", *arguments], cwd=TOPOLOGIES, capture_output=True, text=True, timeout=60)
+    result = subprocess.run([PROGRAM, command, *arguments], cwd=TOPOLOGIES, capture_output=True, text=True, timeout=60)
     said = result.stdout + result.stderr
     assert result.returncode == code, f"{arguments}: exit code {result.returncode}\n{said}"
     assert not (result.stderr if code == 0 else result.stdout), said
@@ -136,11 +136,33 @@ def test_pictures_of_odd_tensors():
         xml.etree.ElementTree.fromstring(plan("--format", "svg", **arguments))
 
 
+def show(*others, mesh="[dp=2]", shape="8,12", layout="S(0)", code=0):
+    return run("--mesh", mesh, "--shape", shape, "--layout", layout, *others, code=code, command="show")
+
+
+def test_what_show_refuses():
+    for arguments, problem in (
+        (dict(mesh="[dp=2"), "[Mesh::parse] cannot read"),
+        (dict(shape="8,-1"), "negative size"),
+        (dict(layout="S(2)"), "dimension 2 does not exist"),
+        (dict(layout="R,R"), "has 1 axes, but 2 placements"),
+    ):
+        assert problem in show(**arguments, code=2), show(**arguments, code=2)
+    assert "there is no dtype 'f33'" in show("--dtype", "f33", code=2)
+    assert "P(avg)" in show("--dtype", "i64", layout="P(avg)", code=2)
+    assert "--layout is required" in run("--mesh", "dp=2", "--shape", "1", code=2, command="show")
+    show("--format", "json", code=2)
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, "x.html")
+        assert show("--format", "html", "--out", file) == "" and file.read_text() == show("--format", "html")
+        assert f"[show] cannot write {folder}" in show("--out", folder, code=1)
+
+
 def checked(command, shown):
     """What stands in the page for a command, or what it prints now."""
     _, name, *words = shlex.split(command.replace("\\\n", " "))
-    assert name == "plan", command
-    result = subprocess.run([PROGRAM, "plan", *words], cwd=TOPOLOGIES, capture_output=True, text=True, timeout=60)
+    assert name in ("plan", "schedule", "show"), command
+    result = subprocess.run([PROGRAM, name, *words], cwd=TOPOLOGIES, capture_output=True, text=True, timeout=60)
     said = result.stdout + result.stderr
     assert UPDATE or shown.strip() == said.strip(), f"run plan_test.py with --update: {command} now says\n{said}"
     return said
@@ -156,8 +178,8 @@ def test_the_pages_show_what_it_prints():
     seen = 0
     for page in PAGES:
         text = page.read_text()
-        helped = r"(<!-- the output of: (intarsia plan --help) -->\n```text\n)(.*?)(?=```)"
-        asked = r"(```text\n\$ (intarsia plan (?:[^\n]*\\\n)*[^\n]*)\n)(.*?)(?=```)"
+        helped = r"(<!-- the output of: (intarsia (?:plan|schedule|show) --help) -->\n```text\n)(.*?)(?=```)"
+        asked = r"(```text\n\$ (intarsia (?:plan|schedule|show) (?:[^\n]*\\\n)*[^\n]*)\n)(.*?)(?=```)"
         for pattern in (helped, asked):
             text, count = re.subn(pattern, lambda m: m[1] + checked(m[2], m[3]), text, flags=re.S)
             seen += count

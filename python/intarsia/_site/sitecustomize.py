@@ -1,5 +1,6 @@
 """Python imports this at its start, in processes that `python -m intarsia run` began. It changes nothing until a program calls
-torch.distributed.init_process_group: before that call it turns the watch on."""
+torch.distributed.init_process_group: before that call it turns the watch on. In the runs of `python -m intarsia equiv` it records what is
+trained, too."""
 
 import functools
 import importlib.machinery
@@ -48,3 +49,7 @@ def run_the_next():
 
 sys.meta_path.insert(0, Finder())
 run_the_next()
+if "INTARSIA_EQUIV" in os.environ:
+    import intarsia._equiv_command
+
+    intarsia._equiv_command.begin()

@@ -180,11 +180,6 @@ bool can_convert(DType from, DType to) {
          checkpoint::is_plain_floating(scalar_type(to));
 }
 
-bool fits_any(const std::string& name, const std::vector<std::string>& patterns) {
-  return std::any_of(patterns.begin(), patterns.end(),
-                     [&](const std::string& pattern) { return matches(name, pattern); });
-}
-
 /// Refuses, with all names, what a step and the tensors that are to be loaded do not share.
 void check_fit(const World& world, const std::string& what, const CheckpointContents& contents,
                const NamedTensors& tensors, const LoadCheckpointOptions& options) {
@@ -210,7 +205,7 @@ void check_fit(const World& world, const std::string& what, const CheckpointCont
   std::vector<std::string> unused;
   for (const auto& [name, ignored] : contents.tensors) {
     const bool is_strict = options.strict && options.only.empty();
-    if (is_strict && !asked.contains(name) && !fits_any(name, options.without)) {
+    if (is_strict && !asked.contains(name) && !matches_any(name, options.without)) {
       unused.push_back(name);
     }
   }
@@ -252,8 +247,8 @@ NamedTensors asked_for(const NamedTensors& tensors, const LoadCheckpointOptions&
   std::set<std::string> unused(options.only.begin(), options.only.end());
   for (const auto& each : tensors) {
     const auto fits = [&](const std::string& pattern) { return matches(each.first, pattern); };
-    const bool is_asked = options.only.empty() || fits_any(each.first, options.only);
-    if (is_asked && !fits_any(each.first, options.without)) out.push_back(each);
+    const bool is_asked = options.only.empty() || matches_any(each.first, options.only);
+    if (is_asked && !matches_any(each.first, options.without)) out.push_back(each);
     std::erase_if(unused, fits);
   }
   if (unused.empty()) return out;
