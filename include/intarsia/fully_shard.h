@@ -125,6 +125,19 @@ class FullyShard {
   /// Drops what is gathered: after an evaluation, for example.
   virtual void release() = 0;
 
+  /// Gathers all groups, which stay until `let_go`, for several forwards and backwards: the
+  /// microbatches of a pipeline, or of accumulated gradients. From the first `hold` to `reduce`
+  /// gradients stay unreduced, so that backwards in between communicate nothing. COLLECTIVE: all
+  /// ranks of the shard axes.
+  virtual void hold() = 0;
+  /// Drops the groups. Gradients that were not reduced stay.
+  virtual void let_go() = 0;
+  /// The same, and drops gradients that were not reduced, after an error.
+  virtual void forget() = 0;
+  /// Reduces the gradients that were kept since `hold`, and adds them to those that parameters
+  /// have. COLLECTIVE: all ranks of the shard and the replicate axes.
+  virtual void reduce() = 0;
+
   /// How many groups are gathered, or on their way, now; and the most there ever were.
   virtual std::size_t gathered() const = 0;
   virtual std::size_t most_gathered() const = 0;

@@ -1,6 +1,8 @@
 // All of Intarsia.
 #pragma once
 
+#include "intarsia/attention.h"           // IWYU pragma: export
+#include "intarsia/attention_mask.h"      // IWYU pragma: export
 #include "intarsia/between.h"             // IWYU pragma: export
 #include "intarsia/boxes.h"               // IWYU pragma: export
 #include "intarsia/build.h"               // IWYU pragma: export
@@ -18,18 +20,27 @@
 #include "intarsia/mesh.h"                // IWYU pragma: export
 #include "intarsia/optim.h"               // IWYU pragma: export
 #include "intarsia/overlap.h"             // IWYU pragma: export
+#include "intarsia/packing.h"             // IWYU pragma: export
 #include "intarsia/pattern.h"             // IWYU pragma: export
 #include "intarsia/phase.h"               // IWYU pragma: export
+#include "intarsia/picture.h"             // IWYU pragma: export
+#include "intarsia/pipeline.h"            // IWYU pragma: export
 #include "intarsia/placement.h"           // IWYU pragma: export
 #include "intarsia/plan.h"                // IWYU pragma: export
 #include "intarsia/predict.h"             // IWYU pragma: export
 #include "intarsia/prove.h"               // IWYU pragma: export
 #include "intarsia/redistribute.h"        // IWYU pragma: export
 #include "intarsia/rendezvous.h"          // IWYU pragma: export
+#include "intarsia/replicas.h"            // IWYU pragma: export
 #include "intarsia/replicate.h"           // IWYU pragma: export
 #include "intarsia/rule.h"                // IWYU pragma: export
+#include "intarsia/scan.h"                // IWYU pragma: export
+#include "intarsia/schedule.h"            // IWYU pragma: export
+#include "intarsia/sequence.h"            // IWYU pragma: export
+#include "intarsia/sequence_order.h"      // IWYU pragma: export
 #include "intarsia/simulate.h"            // IWYU pragma: export
 #include "intarsia/state_dict.h"          // IWYU pragma: export
+#include "intarsia/step_time.h"           // IWYU pragma: export
 #include "intarsia/symmetric_memory.h"    // IWYU pragma: export
 #include "intarsia/tensor.h"              // IWYU pragma: export
 #include "intarsia/tensor_parallel.h"     // IWYU pragma: export

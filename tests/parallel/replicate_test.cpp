@@ -279,7 +279,10 @@ TEST(Replicate, ReducesInAnotherDtype) {
       EXPECT_TRUE(at::allclose(w.grad(), want, 0.01, 0.01));
       EXPECT_FALSE(at::equal(w.grad(), want));  // it was rounded on the way
     }
-    EXPECT_EQ(bill(world).entries[0].bytes, 2U * (64 + 1) * 2);
+    const BillEntry sent = bill(world).entries[0];
+    EXPECT_EQ(sent.count, 2U);
+    EXPECT_EQ(sent.calls, 4U) << "partial values to the ranks that add them, and sums to all";
+    EXPECT_EQ(sent.bytes, 2U * ((64 + 1) + (32 + 1)) * 2);
   });
 }
 
@@ -335,7 +338,7 @@ TEST(Replicate, TheBillHasALineForEachBucket) {
     clear_bill(world);
     const Budget budget(world);
     for (int i = 0; i < 2; ++i) (a.sum() + b.sum()).backward();
-    budget.expect("4 P->R");
+    budget.expect("4 P->R, 1 R->R");  // the order of gradients, once
     const Bill sent = bill(world);
     std::uint64_t bytes = 0;
     for (const BillEntry& e : sent.entries) {
@@ -345,7 +348,7 @@ TEST(Replicate, TheBillHasALineForEachBucket) {
       EXPECT_FALSE(e.implicit);
       bytes += e.bytes;
     }
-    EXPECT_EQ(bytes, 2U * 8 * (4 + 6 + 2));
+    EXPECT_EQ(bytes, 2U * 8 * (4 + 6 + 2) + 3 * 8);
     EXPECT_NE(sent.to_string().find("bucket 0, f64[6], b"), std::string::npos) << sent.to_string();
   });
 }

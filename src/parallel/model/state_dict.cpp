@@ -13,9 +13,9 @@
 #include <set>
 
 #include "base/text.h"
+#include "intarsia/build.h"
 #include "intarsia/error.h"
 #include "intarsia/tensor.h"
-#include "parallel/model/named_parameters.h"
 #include "parallel/optim/optimizer_states.h"
 
 namespace intarsia {
@@ -24,14 +24,44 @@ namespace {
 constexpr std::string_view kLoad = "load_full_state_dict";
 constexpr std::string_view kLoadOptimizer = "load_full_optimizer_state_dict";
 
-NamedTensors tensors_of(const torch::nn::Module& module) {
-  return named_tensors(module.named_buffers(), named_tensors(module.named_parameters()));
-}
-
 bool hosts_rank_0(const at::Tensor& tensor) {
   const auto hosted = world_of(tensor).hosted();
   return std::find(hosted.begin(), hosted.end(), 0) != hosted.end();
 }
+
+struct NamedParameter {
+  std::string name;
+  at::Tensor parameter;
+};
+
+/// The parameters of an optimizer under the names that they have in a module. ValueError, which
+/// begins with `where`, for one that is none of the module's.
+std::vector<NamedParameter> parameters_of(std::string_view where,
+                                          const torch::optim::Optimizer& optimizer,
+                                          const torch::nn::Module& module) {
+  std::map<const void*, std::string> names;
+  for (const auto& item : module.named_parameters()) {
+    names.try_emplace(item.value().unsafeGetTensorImpl(), item.key());
+  }
+  std::vector<NamedParameter> out;
+  for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+    const auto& parameters = optimizer.param_groups()[g].params();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const auto name = names.find(parameters[i].unsafeGetTensorImpl());
+      if (name == names.end()) {
+        fail<ValueError>(where, "parameter ", i, " of group ", g, ", ", describe(parameters[i]),
+                         ", is none of the module's; pass the module that the optimizer trains");
+      }
+      out.push_back({name->second, parameters[i]});
+    }
+  }
+  return out;
+}
+
+std::string state_key(const std::string& name, const std::string& part) {
+  return concat("state.", name, '.', part);
+}
+std::string rate_key(std::size_t group) { return concat("param_groups.", group, ".lr"); }
 
 /// Full tensors, each made once.
 class Filling {

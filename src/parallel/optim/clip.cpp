@@ -183,13 +183,11 @@ at::Tensor reduced(std::string_view where, const Parted& tensors, const Sum& sum
     partials.push_back(partial);
   }
   const std::string name = concat(tensors.distributed.size(), " tensors");
-  std::uint64_t bytes = 0;
-  for (const at::Tensor& t : partials) bytes += t.nbytes();
-  TensorState::of(world).bill().charge_own(where, name, sum.over, "P->R", bytes);
   const Placement how = Placement::partial(largest ? Reduction::max : Reduction::sum);
-  const Tensors all = all_reduce(*sum.comm, partials, how,
-                                 Call{.tensor = name, .op = where, .module = module_path()})
-                          .wait();
+  LedgerTotals sent;
+  const Call call{.tensor = name, .op = where, .module = module_path(), .sent = &sent};
+  const Tensors all = all_reduce(*sum.comm, partials, how, call).wait();
+  TensorState::of(world).bill().charge_own(where, name, sum.over, "P->R", sent);
   if (!marked) return all[0];
   const auto n = static_cast<double>(sum.comm->size());
   const at::Tensor got = all[0].cpu();

@@ -99,7 +99,7 @@ struct Replica::Core : std::enable_shared_from_this<Replica::Core> {
   void leave_failed_backward();
   template <class Function>
   void communicating(Function&& call);
-  void charge(const std::string& text, std::string transition, const at::Tensor& flat);
+  void charge(const std::string& text, std::string transition, const LedgerTotals& sent);
 
   static void check_free(const NamedTensor& parameter);
   void add_slot(const NamedTensor& parameter);

@@ -179,9 +179,10 @@ void Replica::Core::send(Bucket& bucket) {
   } else {
     bucket.used.copy_(at::tensor(used));
   }
-  charge(bucket.text, "P->R", bucket.flat);
-  const Call call{.tensor = bucket.text, .op = kReplicate};
+  LedgerTotals sent;
+  const Call call{.tensor = bucket.text, .op = kReplicate, .sent = &sent};
   bucket.sent = flat::sum(comm_, bucket.flat, {call, Where::current()});
+  charge(bucket.text, "P->R", sent);
 }
 
 /// Waits for a bucket, and gives its gradients to the parameters.
@@ -264,11 +265,12 @@ auto Replica::Core::send_buffers() -> std::vector<BufferRound> {
         options_.buffers == BufferSync::averaged && (flat.is_floating_point() || flat.is_complex());
     const std::string text =
         concat("buffers, ", dtype_text(flat.scalar_type()), '[', flat.numel(), ']');
-    charge(text, averages ? "P->R" : "R->R", flat);
-    const Call call{.tensor = text, .op = kReplicate};
-    Pending sent = averages ? all_reduce(comm_, flat, Placement::partial(Reduction::avg), call)
-                            : broadcast(comm_, flat, 0, call);
-    round.push_back({&group, std::move(sent)});
+    LedgerTotals sent;
+    const Call call{.tensor = text, .op = kReplicate, .sent = &sent};
+    Pending moving = averages ? all_reduce(comm_, flat, Placement::partial(Reduction::avg), call)
+                              : broadcast(comm_, flat, 0, call);
+    charge(text, averages ? "P->R" : "R->R", sent);
+    round.push_back({&group, std::move(moving)});
   }
   return round;
 }
@@ -285,11 +287,11 @@ void Replica::Core::follow_order() {
     }
   }
   mine.insert(mine.end(), order_.begin(), order_.end());
-  const at::Tensor sent = at::tensor(mine, at::kLong).to(world_->device());
-  ++counters_.collectives;
-  counters_.bytes += sent.nbytes();
-  const Call call{.tensor = "the order of gradients", .op = kReplicate};
-  const at::Tensor first = broadcast(comm_, sent, 0, call).tensor().cpu();
+  LedgerTotals sent;
+  const Call call{.tensor = "the order of gradients", .op = kReplicate, .sent = &sent};
+  const at::Tensor all = at::tensor(mine, at::kLong).to(world_->device());
+  const at::Tensor first = broadcast(comm_, all, 0, call).tensor().cpu();
+  charge(std::string(call.tensor), "R->R", sent);
   order_.clear();
   const auto* values = first.const_data_ptr<std::int64_t>();
   if (values[0] == 0) return;  // the first rank used nothing; the next round may tell
@@ -314,12 +316,11 @@ void Replica::Core::reset_round() {
 
 /// Enters in the bill and in the counters what is sent.
 void Replica::Core::charge(const std::string& text, std::string transition,
-                           const at::Tensor& flat) {
-  TensorState::of(*world_).bill().charge_own(kReplicate, text, axis_, std::move(transition),
-                                             flat.nbytes(),
+                           const LedgerTotals& sent) {
+  TensorState::of(*world_).bill().charge_own(kReplicate, text, axis_, std::move(transition), sent,
                                              /*backward=*/true);
   ++counters_.collectives;
-  counters_.bytes += flat.nbytes();
+  counters_.bytes += sent.bytes;
 }
 
 }  // namespace intarsia

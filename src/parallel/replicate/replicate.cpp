@@ -216,7 +216,7 @@ void check_options(const ReplicateOptions& options) {
   }
 }
 
-ReplicatedTensors tensors_of(const torch::nn::Module& module) {
+ReplicatedTensors replicated_tensors(const torch::nn::Module& module) {
   ReplicatedTensors tensors;
   for (const auto& p : module.named_parameters())
     tensors.parameters.push_back({p.key(), p.value()});
@@ -249,7 +249,7 @@ std::shared_ptr<Replica> replicate(const ReplicatedTensors& tensors, World& worl
 std::shared_ptr<Replica> replicate(torch::nn::Module& module, World& world, const Mesh& mesh,
                                    std::span<const std::string> axes,
                                    const ReplicateOptions& options) {
-  return replicate(tensors_of(module), world, mesh, axes, options);
+  return replicate(replicated_tensors(module), world, mesh, axes, options);
 }
 
 std::shared_ptr<Replica> replicate(torch::nn::Module& module, World& world, const Mesh& mesh,

@@ -65,6 +65,10 @@ class Handle final : public FullyShard {
 
   void finish() override { sharding_->finish(); }
   void release() override { sharding_->release(); }
+  void hold() override { sharding_->hold(); }
+  void let_go() override { sharding_->let_go(); }
+  void forget() override { sharding_->forget(); }
+  void reduce() override { sharding_->reduce(); }
   std::size_t gathered() const override { return sharding_->gathered(); }
   std::size_t most_gathered() const override { return sharding_->most_gathered(); }
   std::vector<GroupReport> groups() const override { return sharding_->groups(); }

@@ -11,8 +11,14 @@
 
 namespace intarsia {
 
-Call GroupSite::call() const {
-  return {.tensor = name, .op = "fully_shard", .module = module_path()};
+Call GroupSite::call(LedgerTotals& sent) const {
+  return {.tensor = name, .op = "fully_shard", .module = module_path(), .sent = &sent};
+}
+
+void GroupSite::charge(const std::vector<std::string>& axes, std::string transition,
+                       const LedgerTotals& sent, std::optional<bool> backward) const {
+  state.bill().charge_own("fully_shard", name, join(axes, ","), std::move(transition), sent,
+                          backward);
 }
 
 GroupGradients::GroupGradients(const GroupSite& site, std::vector<Stored>& parameters,
@@ -159,14 +165,10 @@ void GroupGradients::reduce() {
     }
     std::vector<at::Tensor> flat;
     for (const at::Tensor& rows : lane.partials) flat.push_back(rows.view(-1));
-    if (shard_.size() > 1) {
-      std::uint64_t bytes = 0;
-      for (const at::Tensor& t : flat) bytes += t.nbytes();
-      site_.state.bill().charge_own("fully_shard", site_.name, join(site_.options.shard, ","),
-                                    "P->S", bytes, /*backward=*/true);
-    }
+    LedgerTotals sent;
     reducing_.push_back(
-        reduce_scatter(shard_, flat, 0, Placement::partial(Reduction::sum), {}, site_.call()));
+        reduce_scatter(shard_, flat, 0, Placement::partial(Reduction::sum), {}, site_.call(sent)));
+    if (shard_.size() > 1) site_.charge(site_.options.shard, "P->S", sent, /*backward=*/true);
     lane.partials.clear();
   }
   taken_.assign(parameters_.size(), false);
@@ -181,13 +183,11 @@ bool GroupGradients::finish_reduction() {
     const Lane& lane = lanes_[l];
     std::vector<at::Tensor> reduced = reducing_[l].wait();
     if (replicate_) {
-      std::uint64_t bytes = 0;
-      for (const at::Tensor& t : reduced) bytes += t.nbytes();
-      site_.state.bill().charge_own("fully_shard", site_.name, join(site_.options.replicate, ","),
-                                    "P->R", bytes,
-                                    /*backward=*/true);
+      LedgerTotals sent;
       reduced =
-          all_reduce(*replicate_, reduced, Placement::partial(Reduction::sum), site_.call()).wait();
+          all_reduce(*replicate_, reduced, Placement::partial(Reduction::sum), site_.call(sent))
+              .wait();
+      site_.charge(site_.options.replicate, "P->R", sent, /*backward=*/true);
     }
     if (reduced.empty()) continue;
     const auto count = static_cast<std::int64_t>(lane.parameters.size());

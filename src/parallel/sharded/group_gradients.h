@@ -26,8 +26,11 @@ struct GroupSite {
   at::Tensor make(const Spec& spec, Pieces pieces) const {
     return make_tensor(world.shared_from_this(), state, spec, std::move(pieces));
   }
-  /// How the ledger names what is sent.
-  Call call() const;
+  /// How the ledger names what is sent. `sent`: counts it.
+  Call call(LedgerTotals& sent) const;
+  /// Enters it in the bill.
+  void charge(const std::vector<std::string>& axes, std::string transition,
+              const LedgerTotals& sent, std::optional<bool> backward = std::nullopt) const;
 };
 
 /// Takes gradients one by one, reduces those of the group in one collective for each dtype, and

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 
+#include "base/text.h"
 #include "intarsia/collectives.h"
+#include "tensor/move/state.h"
 
 namespace intarsia {
 namespace {
@@ -99,8 +101,11 @@ void GroupOrders::agree(World& world, const Mesh& mesh) {
   for (std::size_t a = 0; a < mesh.axes(); ++a) axes.emplace_back(mesh.name(a));
   const Comm comm = world.along(mesh, axes);
   const std::vector<at::Tensor> mine(comm.members().size(), row.to(world.piece_device()));
-  const auto all =
-      all_gather(comm, mine, 0, {}, Call{.tensor = "order of groups", .op = "fully_shard"}).wait();
+  LedgerTotals sent;
+  const Call call{.tensor = "order of groups", .op = "fully_shard", .sent = &sent};
+  const auto all = all_gather(comm, mine, 0, {}, call).wait();
+  TensorState::of(world).bill().charge_own(call.op, std::string(call.tensor), join(axes, ","),
+                                           "S->R", sent, /*backward=*/true);
   if (all.empty()) return;
   const auto [forward, backward, ready] =
       decoded(world.simulated() ? row : all[0].to(at::kCPU), limit);

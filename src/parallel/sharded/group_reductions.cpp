@@ -1,5 +1,7 @@
 #include "parallel/sharded/group_reductions.h"
 
+#include <algorithm>
+
 namespace intarsia {
 
 GroupReductions::GroupReductions(const std::vector<std::unique_ptr<ShardGroup>>& groups,
@@ -26,6 +28,18 @@ void GroupReductions::launch(GroupIndex g) {
   ++groups_[g]->report().reductions;
   groups_[g]->gradients().reduce();
   under_way_.push_back(g);
+}
+
+bool GroupReductions::has_any() const {
+  return std::ranges::any_of(groups_, [](const auto& g) { return g->gradients().has_any(); });
+}
+
+void GroupReductions::reduce_kept() {
+  for (GroupIndex g = 0; g < groups_.size(); ++g) {
+    if (groups_[g]->trains()) launch(g);
+  }
+  wait_for_all_but(0);
+  begin();
 }
 
 void GroupReductions::wait_for_all_but(std::size_t last) {

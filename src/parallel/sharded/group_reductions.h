@@ -37,6 +37,10 @@ class GroupReductions {
     }
     wait_for_all_but(0);
   }
+  /// Whether some group has gradients that were not reduced.
+  bool has_any() const;
+  /// Reduces those that were kept of several backwards, and waits. COLLECTIVE.
+  void reduce_kept();
   /// Drops all gradients, after a failure.
   void forget();
 

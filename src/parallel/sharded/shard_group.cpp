@@ -6,22 +6,12 @@
 #include <chrono>
 
 #include "base/text.h"
-#include "layout/chunk.h"
+#include "tensor/core/in_bytes.h"
 #include "tensor/move/state.h"
 #include "world/session/hosted_coordinates.h"
 
 namespace intarsia {
 namespace {
-
-constexpr std::int64_t kAlignment = 64;
-
-std::int64_t aligned(std::int64_t bytes) { return ceil_div(bytes, kAlignment) * kAlignment; }
-
-/// A piece of a flat buffer of bytes.
-at::Tensor typed(const at::Tensor& bytes, std::int64_t offset, const Shape& sizes,
-                 at::ScalarType dtype) {
-  return bytes.narrow(0, offset, elements(sizes) * size_of(dtype)).view(dtype).view(to_ref(sizes));
-}
 
 std::vector<Stored> described(const ParameterGroup& group, const GroupSite& site) {
   std::vector<Stored> out;
@@ -132,12 +122,9 @@ std::vector<at::Tensor> ShardGroup::gather_input() {
 void ShardGroup::gather() {
   const BelowAutograd below;
   ++report_.gathers;
-  if (!is_alone()) {
-    const std::uint64_t bytes = static_cast<std::uint64_t>(length_) * site_.here.size();
-    site_.state.bill().charge_own("fully_shard", site_.name, join(site_.options.shard, ","), "S->R",
-                                  bytes);
-  }
-  gathering_.emplace(all_gather(shard_, gather_input(), 0, {}, site_.call()));
+  LedgerTotals sent;
+  gathering_.emplace(all_gather(shard_, gather_input(), 0, {}, site_.call(sent)));
+  if (!is_alone()) site_.charge(site_.options.shard, "S->R", sent);
 }
 
 double ShardGroup::complete() {

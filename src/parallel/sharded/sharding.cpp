@@ -14,10 +14,12 @@
 namespace intarsia {
 namespace {
 
-constexpr GroupIndex kNone = ~GroupIndex{0};
-
 bool contains(const std::vector<GroupIndex>& list, GroupIndex g) {
   return std::find(list.begin(), list.end(), g) != list.end();
+}
+
+std::optional<GroupIndex> element(const std::vector<GroupIndex>& list, std::size_t position) {
+  return position < list.size() ? std::optional(list[position]) : std::nullopt;
 }
 
 std::vector<std::unique_ptr<ShardGroup>> made_of(std::vector<ParameterGroup> groups,
@@ -26,6 +28,18 @@ std::vector<std::unique_ptr<ShardGroup>> made_of(std::vector<ParameterGroup> gro
   std::vector<std::unique_ptr<ShardGroup>> out;
   for (ParameterGroup& group : groups) {
     out.push_back(std::make_unique<ShardGroup>(std::move(group), options, world, mesh));
+  }
+  return out;
+}
+
+/// What groups did; times are means of the steps after the first.
+std::vector<GroupReport> reports_of(const std::vector<std::unique_ptr<ShardGroup>>& groups,
+                                    std::uint64_t steps) {
+  std::vector<GroupReport> out;
+  for (const auto& group : groups) {
+    GroupReport report = group->report();
+    if (steps > 1) report.exposed /= static_cast<double>(steps - 1);
+    out.push_back(std::move(report));
   }
   return out;
 }
@@ -42,9 +56,11 @@ std::vector<GroupIndex> used_by_any(const std::vector<GroupIndex>& asked,
   for (const GroupIndex g : asked) has_any.push_back(groups[g]->gradients().has_any() ? 1 : 0);
   const at::Tensor used = at::tensor(has_any, at::kInt);
   const std::vector<at::Tensor> mine(comm.members().size(), used.to(world.piece_device()));
-  const auto all = all_reduce(comm, mine, Placement::partial(Reduction::sum),
-                              Call{.tensor = "used groups", .op = "fully_shard"})
-                       .wait();
+  LedgerTotals sent;
+  const Call call{.tensor = "used groups", .op = "fully_shard", .sent = &sent};
+  const auto all = all_reduce(comm, mine, Placement::partial(Reduction::sum), call).wait();
+  TensorState::of(world).bill().charge_own(call.op, std::string(call.tensor), join(axes, ","),
+                                           "P->R", sent, /*backward=*/true);
   if (all.empty()) return {};
   const at::Tensor counts = world.simulated() ? used : all[0].to(at::kCPU);
   std::vector<GroupIndex> out;
@@ -63,6 +79,7 @@ Sharding::Sharding(std::vector<ParameterGroup> groups, const FullyShardOptions& 
       mesh_(mesh),
       groups_(made_of(std::move(groups), options, *world_, mesh)),
       orders_(groups_.size()),
+      gathers_(groups_),
       reductions_(groups_, orders_) {
   for (Index g = 0; g < groups_.size(); ++g) {
     for (std::size_t i = 0; i < groups_[g]->parameters().size(); ++i) places_.emplace_back(g, i);
@@ -87,7 +104,11 @@ std::vector<at::Tensor> Sharding::parameters() const {
 at::Tensor Sharding::in_use(std::size_t index) {
   const std::scoped_lock lock(mutex_);
   const auto [g, i] = places_[index];
-  if (current_ != g || rounds_.has_failed()) enter(g);
+  if (held_) {
+    use(g);  // gathers it again where it was written to
+  } else if (gathers_.current() != g || rounds_.has_failed()) {
+    enter(g);
+  }
   return groups_[g]->used(i);
 }
 
@@ -99,7 +120,7 @@ Layout Sharding::layout_in_use(std::size_t index) const {
 void Sharding::written(std::size_t index) {
   const std::scoped_lock lock(mutex_);
   ++writes_;
-  drop(places_[index].first);
+  gathers_.drop(places_[index].first);
 }
 
 void Sharding::finish() {
@@ -110,12 +131,45 @@ void Sharding::finish() {
 
 void Sharding::release() {
   const std::scoped_lock lock(mutex_);
-  drop_all();
+  gathers_.drop_all();
+}
+
+void Sharding::hold() {
+  const std::scoped_lock lock(mutex_);
+  const BelowAutograd below;
+  if (rounds_.has_failed()) leave_failed_backward();
+  if (rounds_.is_open() || (running_ && trains_)) {
+    fail<ValueError>("fully_shard",
+                     "hold() comes between a forward and its backward; call it before the forward");
+  }
+  if (running_) finish_phase();  // of an evaluation
+  held_ = keeps_ = true;
+  for (Index g = 0; g < groups_.size(); ++g) gathers_.gather(g);
+}
+
+void Sharding::let_go() {
+  const std::scoped_lock lock(mutex_);
+  held_ = false;
+  keeps_ = reductions_.has_any();
+  gathers_.drop_all();
+}
+
+void Sharding::forget() {
+  const std::scoped_lock lock(mutex_);
+  if (keeps_) reductions_.forget();
+  let_go();
+}
+
+void Sharding::reduce() {
+  const std::scoped_lock lock(mutex_);
+  const BelowAutograd below;
+  keeps_ = false;
+  reductions_.reduce_kept();
 }
 
 std::size_t Sharding::gathered() const {
   const std::scoped_lock lock(mutex_);
-  return live();
+  return gathers_.live();
 }
 
 bool Sharding::set_sync(bool on) {
@@ -125,48 +179,10 @@ bool Sharding::set_sync(bool on) {
 
 std::vector<GroupReport> Sharding::groups() const {
   const std::scoped_lock lock(mutex_);
-  std::vector<GroupReport> out;
-  for (const auto& group : groups_) {
-    GroupReport report = group->report();
-    if (steps_ > 1) report.exposed /= static_cast<double>(steps_ - 1);
-    out.push_back(std::move(report));
-  }
-  return out;
+  return reports_of(groups_, steps_);
 }
 
 // ---- gathering ---------------------------------------------------------------------------------
-
-std::size_t Sharding::live() const {
-  return static_cast<std::size_t>(std::count_if(
-      groups_.begin(), groups_.end(), [](const auto& group) { return group->is_here(); }));
-}
-
-void Sharding::gather(Index g) {
-  ++gathers_;
-  groups_[g]->gather();
-  most_gathered_ = std::max(most_gathered_, live());
-}
-
-void Sharding::complete(Index g) {
-  const double waited = groups_[g]->complete();
-  GroupReport& report = groups_[g]->report();
-  (orders_.learning() ? report.exposed_at_first : report.exposed) += waited;
-}
-
-void Sharding::drop(Index g) {
-  if (groups_[g]->is_here()) groups_[g]->drop();
-  if (current_ == g) current_.reset();
-}
-
-void Sharding::drop_all() {
-  for (Index g = 0; g < groups_.size(); ++g) drop(g);
-}
-
-void Sharding::keep_only(Index a, Index b) {
-  for (Index g = 0; g < groups_.size(); ++g) {
-    if (g != a && g != b) drop(g);
-  }
-}
 
 std::optional<std::size_t> Sharding::position_of(Index g) const {
   const std::vector<Index>& order = orders_.gathers(phase_);
@@ -175,26 +191,33 @@ std::optional<std::size_t> Sharding::position_of(Index g) const {
   return static_cast<std::size_t>(at - order.begin());
 }
 
+/// Makes a group the one in use.
+void Sharding::use(Index g) {
+  gathers_.gather(g);
+  gathers_.complete(g, orders_.learning());
+  gathers_.set_current(g);
+}
+
 /// Makes the group at a position the one in use, and sees to the next. Ranks that do not use it
 /// take part in its gather all the same.
-void Sharding::step_to(std::size_t position, bool use) {
+void Sharding::step_to(std::size_t position, bool used) {
   const std::vector<Index>& order = orders_.gathers(phase_);
   const Index g = order[position];
   const bool last = position + 1 == order.size();
-  Index following = last ? kNone : order[position + 1];
-  if (last && phase_ == Phase::forward && trains_ && !orders_.gathers(Phase::backward).empty()) {
-    following = orders_.gathers(Phase::backward)[0];
+  auto following = element(order, position + 1);
+  if (last && phase_ == Phase::forward && trains_) {
+    following = element(orders_.gathers(Phase::backward), 0);
   }
   const bool keeps = options_.keep_after_forward && phase_ == Phase::forward;
-  if (!keeps) keep_only(g, following);
+  if (!keeps) gathers_.keep_only(g, following);
   next_ = position + 1;
-  if (!groups_[g]->is_here()) gather(g);
-  if (use) complete(g);
-  current_ = use ? std::optional(g) : std::nullopt;
-  if (following != kNone && !groups_[following]->is_here() && options_.prefetch &&
-      !orders_.learning()) {
-    gather(following);
+  if (used) {
+    use(g);
+  } else {
+    gathers_.gather(g);
+    gathers_.set_current(std::nullopt);
   }
+  if (following && options_.prefetch && !orders_.learning()) gathers_.gather(*following);
 }
 
 /// Gathers what other ranks may use before the phase ends.
@@ -230,13 +253,9 @@ void Sharding::enter(Index g) {
   running_ = true;
   if (!at) {
     // Used once more than expected: every rank that comes here does so at the same point.
-    const Index prefetched =
-        next_ < orders_.gathers(now).size() ? orders_.gathers(now)[next_] : kNone;
-    if (!options_.keep_after_forward) keep_only(g, prefetched);
-    if (!groups_[g]->is_here()) gather(g);
-    complete(g);
-    current_ = g;
-    return;
+    const auto prefetched = element(orders_.gathers(now), next_);
+    if (!options_.keep_after_forward) gathers_.keep_only(g, prefetched);
+    return use(g);
   }
   while (next_ < *at) step_to(next_, false);
   step_to(*at, true);
@@ -246,8 +265,9 @@ void Sharding::enter(Index g) {
 
 void Sharding::take_gradient(std::size_t index, const at::Tensor& gradient) {
   const std::scoped_lock lock(mutex_);
-  begin_backward();
   const auto [g, i] = places_[index];
+  if (keeps_) return groups_[g]->gradients().take(i, gradient);
+  begin_backward();
   GroupGradients& gradients = groups_[g]->gradients();
   gradients.take(i, gradient);
   if (!sync_ || !gradients.is_ready()) return;
@@ -292,7 +312,7 @@ void Sharding::leave_failed_backward() {
   if (!world_->in_lockstep() && !world_->simulated()) {
     try {
       meet_after_failure(*world_, mesh_,
-                         {.gathers = gathers_,
+                         {.gathers = gathers_.begun(),
                           .reductions = reductions_.begun(),
                           .finished = reductions_.ended()});
     } catch (const WorldError& error) {
@@ -301,7 +321,7 @@ void Sharding::leave_failed_backward() {
     }
   }
   reductions_.forget();
-  drop_all();
+  gathers_.drop_all();
   rounds_.close();
   begin_phase(Phase::forward);
   orders_.forget();
@@ -327,7 +347,7 @@ void Sharding::end_backward() {
   }
   reductions_.begin();
   rounds_.close();
-  drop_all();
+  gathers_.drop_all();
   begin_phase(Phase::forward);
   if (orders_.learning()) orders_.agree(*world_, mesh_);
   ++steps_;

@@ -13,6 +13,7 @@
 #include "intarsia/fully_shard.h"
 #include "parallel/gradients/after_failure.h"
 #include "parallel/gradients/backward_rounds.h"
+#include "parallel/sharded/gathered_groups.h"
 #include "parallel/sharded/group_orders.h"
 #include "parallel/sharded/group_reductions.h"
 #include "parallel/sharded/shard_group.h"
@@ -45,8 +46,12 @@ class Sharding final : public UseSource, public std::enable_shared_from_this<Sha
   // ---- FullyShard, see there -------------------------------------------------------------------
   void finish();
   void release();
+  void hold();
+  void let_go();
+  void forget();
+  void reduce();
   std::size_t gathered() const;
-  std::size_t most_gathered() const { return most_gathered_; }
+  std::size_t most_gathered() const { return gathers_.most(); }
   std::vector<GroupReport> groups() const;
   bool set_sync(bool on);
 
@@ -54,16 +59,11 @@ class Sharding final : public UseSource, public std::enable_shared_from_this<Sha
   using Index = GroupIndex;
 
   void enter(Index g);
-  void step_to(std::size_t position, bool use);
+  void use(Index g);
+  void step_to(std::size_t position, bool used);
   void finish_phase();
   void begin_phase(Phase phase);
   std::optional<std::size_t> position_of(Index g) const;
-  void gather(Index g);
-  void complete(Index g);
-  void drop(Index g);
-  void drop_all();
-  void keep_only(Index a, Index b);
-  std::size_t live() const;
 
   void watch_backward();
   void backward_ended(int task);
@@ -82,16 +82,16 @@ class Sharding final : public UseSource, public std::enable_shared_from_this<Sha
   GroupOrders orders_;
   std::uint64_t steps_ = 0;
 
-  std::optional<Index> current_;
+  GatheredGroups gathers_;
   Phase phase_ = Phase::forward;
   bool running_ = false;  // somewhere between the first use of a phase and its end
   bool trains_ = false;   // a backward follows this forward: as its first use on this rank says
   std::size_t next_ = 0;  // the position in the order that was not yet entered
-  std::size_t most_gathered_ = 0;
 
   bool sync_ = true;
+  bool held_ = false;   // all groups are gathered until `let_go`
+  bool keeps_ = false;  // gradients stay unreduced until `reduce`
   BackwardRounds rounds_;
-  std::int64_t gathers_ = 0;
   std::string broken_;  // why the ranks cannot go on
   GroupReductions reductions_;
 };

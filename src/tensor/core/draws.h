@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "intarsia/world.h"
 
@@ -21,6 +22,11 @@ class Draws {
   /// were seeded differently; looked at once, through the store.
   std::uint64_t next();
   void seed(std::uint64_t seed);
+  /// Draws from another generator from now on, and gives the one before. REQUIRES: several ranks
+  /// share the process.
+  at::Generator exchange(at::Generator generator) {
+    return *std::exchange(generator_, std::move(generator));
+  }
 
  private:
   void check_seeds();

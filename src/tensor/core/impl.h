@@ -97,6 +97,9 @@ struct Extra {
   /// Where it comes from when it is used, for a tensor that is stored in another layout.
   std::unique_ptr<OnUse> on_use;
 
+  /// Of a leaf: its gradient stays in the layout in which backward computes it.
+  std::atomic<bool> keeps_gradient = false;
+
   /// How to make the pieces, for a tensor of a build scope that has none yet.
   std::shared_ptr<Recipe> recipe;
 };

@@ -14,6 +14,7 @@
 #include "intarsia/error.h"
 #include "intarsia/tensor.h"
 #include "rules/added.h"
+#include "tensor/call/call_check.h"
 #include "tensor/call/plain.h"
 #include "tensor/core/arguments.h"
 #include "tensor/core/translating.h"
@@ -181,6 +182,7 @@ void run(const OpInfo& info, torch::jit::Stack& stack) {
     bring_into_use(f);
     return run(info, stack);
   }
+  CallCheck::show(f);
   for (std::size_t i = 0; i < f.tensors.size(); ++i) {
     if (f.tensors[i].impl == nullptr && f.tensors[i].given()) note_plain(f, i);
   }

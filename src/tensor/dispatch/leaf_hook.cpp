@@ -23,6 +23,7 @@ at::Tensor laid_out(DistributedImpl& leaf, const at::Tensor& grad) {
   if (elsewhere || !grad.defined()) return grad;
   if (!is_ours(grad)) return distribute(grad, layout, leaf.world());
   if (impl_of(grad).spec()->layout == layout) return grad;
+  if (leaf.extra() && leaf.extra()->keeps_gradient) return grad;
   if (!grad.requires_grad()) return relaid(grad, layout, {.op = "gradient", .implicit = false});
   return redistribute(grad, layout);
 }

@@ -8,6 +8,7 @@
 #include "intarsia/collectives.h"
 #include "tensor/core/places.h"
 #include "tensor/move/state.h"
+#include "world/collectives/pending.h"
 #include "world/session/hosted_coordinates.h"
 
 namespace intarsia {
@@ -63,9 +64,10 @@ at::Tensor Halo::sized(const at::Tensor& like, std::int64_t size) const {
   return at::empty(sizes, like.options().memory_format(like.suggest_memory_format()));
 }
 
-std::vector<at::Tensor> Halo::exchange(const Pieces& tensors, bool to_windows) const {
+Pending Halo::exchange(const Pieces& tensors, bool to_windows) const {
+  if (!exchanges_ || tensors.empty()) return ready({});
   const auto dim = static_cast<std::int64_t>(dim_);
-  std::vector<at::Tensor> sent;
+  std::vector<at::Tensor> parts_to_send;
   std::vector<std::int64_t> split_lengths;
   std::vector<std::int64_t> join_lengths;
   const auto length = [](const std::vector<Part>& parts) {
@@ -73,7 +75,6 @@ std::vector<at::Tensor> Halo::exchange(const Pieces& tensors, bool to_windows) c
     for (const Part& p : parts) sum += p.size;
     return sum;
   };
-  std::uint64_t bytes = 0;
   for (std::size_t m = 0; m < tensors.size(); ++m) {
     const std::size_t me = places_[m];
     std::vector<at::Tensor> mine{tensors[m].narrow(dim, 0, 0)};
@@ -87,21 +88,30 @@ std::vector<at::Tensor> Halo::exchange(const Pieces& tensors, bool to_windows) c
       split_lengths.push_back(length(out));
       join_lengths.push_back(length(to_windows ? ours : theirs));
     }
-    sent.push_back(at::cat(mine, dim));
-    bytes += sent.back().nbytes();
+    parts_to_send.push_back(at::cat(mine, dim));
   }
-  if (sent.empty()) return sent;
   const std::string text = spec_.to_string();
-  TensorState::of(*world_).bill().charge_own(op_, text, join(axes_), "halo", bytes);
-  return all_to_all(world_->along(spec_->layout.mesh(), axes_), sent, dim, dim, split_lengths,
-                    join_lengths, {.tensor = text, .op = op_, .module = module_path()})
-      .wait();
+  LedgerTotals sent;
+  const Call call{.tensor = text, .op = op_, .module = module_path(), .sent = &sent};
+  Pending moving = all_to_all(world_->along(spec_->layout.mesh(), axes_), parts_to_send, dim, dim,
+                              split_lengths, join_lengths, call);
+  TensorState::of(*world_).bill().charge_own(op_, text, join(axes_), "halo", sent);
+  return moving;
+}
+
+Pending Halo::start_fetch(const Pieces& pieces) const {
+  return after(exchange(pieces, true), [this, pieces](const std::vector<at::Tensor>& arrived) {
+    const Pieces out = windows_of(pieces, arrived);
+    return std::vector<at::Tensor>(out.begin(), out.end());
+  });
 }
 
 Pieces Halo::fetch(const Pieces& pieces) const {
+  return windows_of(pieces, exchange(pieces, true).wait());
+}
+
+Pieces Halo::windows_of(const Pieces& pieces, const std::vector<at::Tensor>& arrived) const {
   const auto dim = static_cast<std::int64_t>(dim_);
-  const std::vector<at::Tensor> arrived =
-      exchanges_ ? exchange(pieces, true) : std::vector<at::Tensor>();
   Pieces out;
   for (std::size_t m = 0; m < pieces.size(); ++m) {
     const std::size_t me = places_[m];
@@ -123,8 +133,8 @@ Pieces Halo::fetch(const Pieces& pieces) const {
 
 Pieces Halo::give_back(const Pieces& windows) const {
   const auto dim = static_cast<std::int64_t>(dim_);
-  const std::vector<at::Tensor> arrived =
-      exchanges_ ? exchange(windows, false) : std::vector<at::Tensor>();
+  Pending coming = exchange(windows, false);
+  const std::vector<at::Tensor>& arrived = coming.wait();
   Pieces out;
   for (std::size_t m = 0; m < windows.size(); ++m) {
     const std::size_t me = places_[m];

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "intarsia/boxes.h"
+#include "intarsia/collectives.h"
 #include "intarsia/world.h"
 #include "tensor/core/impl.h"
 
@@ -30,6 +31,9 @@ class Halo {
   /// The windows of the hosted ranks, from their pieces: by one all_to_all of what others need. A
   /// rank that needs just what it has gets its piece itself.
   Pieces fetch(const Pieces& pieces) const;
+  /// The same, without waiting: one window for each hosted rank. The caller can compute meanwhile,
+  /// and may not write to the pieces.
+  Pending start_fetch(const Pieces& pieces) const;
   /// The transpose of `fetch`: what each rank has for the elements of its window is added up where
   /// they are held.
   Pieces give_back(const Pieces& windows) const;
@@ -44,8 +48,9 @@ class Halo {
   std::vector<Part> parts(std::size_t from, std::size_t to) const;
   std::int64_t window_size(std::size_t place) const;
   /// Sends parts of the tensors to the others: those of pieces that are in their windows, or of
-  /// windows that they hold. What arrives comes rank by rank.
-  std::vector<at::Tensor> exchange(const Pieces& tensors, bool to_windows) const;
+  /// windows that they hold. What arrives comes rank by rank; nothing where nobody needs anything.
+  Pending exchange(const Pieces& tensors, bool to_windows) const;
+  Pieces windows_of(const Pieces& pieces, const std::vector<at::Tensor>& arrived) const;
   at::Tensor sized(const at::Tensor& like, std::int64_t size) const;
 
   World* world_;

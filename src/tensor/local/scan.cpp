@@ -61,14 +61,13 @@ std::vector<at::Tensor> gather_lasts(TensorState& state, const Spec& spec,
                                      const std::vector<std::string>& axes, std::int64_t dim,
                                      const std::vector<at::Tensor>& lasts,
                                      const std::vector<std::int64_t>& counts, std::string_view op) {
-  std::uint64_t bytes = 0;
-  for (const at::Tensor& t : lasts) bytes += t.nbytes();
+  LedgerTotals sent;
   const std::string tensor = spec.to_string();
-  state.bill().charge_own(op, tensor, join(axes), "scan", bytes);
   const auto comm = state.world().along(spec->layout.mesh(), axes);
-  return all_gather(comm, lasts, dim, counts,
-                    Call{.tensor = tensor, .op = op, .module = module_path()})
-      .wait();
+  const Call call{.tensor = tensor, .op = op, .module = module_path(), .sent = &sent};
+  Pending all = all_gather(comm, lasts, dim, counts, call);
+  state.bill().charge_own(op, tensor, join(axes), "scan", sent);
+  return all.wait();
 }
 
 }  // namespace

@@ -9,6 +9,11 @@ namespace {
 
 thread_local std::optional<std::uint64_t> t_key;
 
+std::uint64_t drawn_from(at::Generator generator) {
+  const std::scoped_lock lock(generator.mutex());
+  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+}
+
 }  // namespace
 
 KeyScope::KeyScope(std::uint64_t key) : before_(std::exchange(t_key, key)) {}
@@ -17,11 +22,13 @@ KeyScope::~KeyScope() { t_key = before_; }
 std::uint64_t next_key(TensorState& state, const c10::IValue* generator) {
   if (t_key) return *t_key;
   if (generator != nullptr && generator->isGenerator()) {
-    at::Generator g = generator->toGenerator();
-    const std::scoped_lock lock(g.mutex());
-    return at::check_generator<at::CPUGeneratorImpl>(g)->random64();
+    return drawn_from(generator->toGenerator());
   }
   return state.draws().next();
+}
+
+std::uint64_t next_plain_key() {
+  return t_key ? *t_key : drawn_from(at::detail::getDefaultCPUGenerator());
 }
 
 void check_key(World& world, const Mesh& mesh, std::uint64_t key) {

@@ -24,6 +24,8 @@ class KeyScope {
 
 /// The key of the next random op.
 std::uint64_t next_key(TensorState& state, const c10::IValue* generator = nullptr);
+/// That of a random op on plain tensors: from torch's default CPU generator.
+std::uint64_t next_plain_key();
 
 /// Compares the key with that of the other ranks: see docs/guard.md. Of an op on a tensor, along
 /// the axes on which ranks hold the same; where they hold different elements, some may skip the op.

@@ -45,9 +45,9 @@ Bits bits_of(std::uint64_t index, Stream stream, std::uint64_t key) {
 
 /// What a dtype's parts are made of, and the type in which they are computed.
 template <class S>
-using Part = typename c10::scalar_value_type<S>::type;
+using Component = typename c10::scalar_value_type<S>::type;
 template <class S>
-using Real = at::opmath_type<Part<S>>;
+using Real = at::opmath_type<Component<S>>;
 
 /// 0 <= u < 1, in steps of the type's precision.
 template <class R>
@@ -167,14 +167,14 @@ class Walk {
     }
   }
 
-  const Boxes& held_;
+  const Elements held_;
   at::IntArrayRef strides_;
   Shape steps_;  // how far apart neighbours along a dimension are in the full tensor
   std::size_t row_;
 };
 
 void check_piece(std::string_view where, const at::Tensor& piece, const Region& region) {
-  const Shape& sizes = region.held.local_shape();
+  const Shape sizes = region.held.sizes();
   if (piece.sizes() != at::IntArrayRef(sizes.begin(), sizes.size()) ||
       region.shape.size() != sizes.size()) {
     fail<ValueError>(where, "the piece has sizes (", join(piece.sizes()), "), but ", region.held,
@@ -221,7 +221,7 @@ void fill(std::string_view where, const at::Tensor& piece, const Region& region,
 template <class S, class Function>
 S from_parts(const Function& part) {
   if constexpr (c10::is_complex<S>::value) {
-    return S(static_cast<Part<S>>(part(0)), static_cast<Part<S>>(part(1)));
+    return S(static_cast<Component<S>>(part(0)), static_cast<Component<S>>(part(1)));
   } else {
     return static_cast<S>(part(0));
   }
@@ -229,7 +229,7 @@ S from_parts(const Function& part) {
 
 template <class S>
 void check_uniform(double from, double to) {
-  const auto largest = static_cast<double>(std::numeric_limits<Part<S>>::max());
+  const auto largest = static_cast<double>(std::numeric_limits<Component<S>>::max());
   const auto widest = static_cast<double>(std::numeric_limits<Real<S>>::max());
   if (from <= to && from >= -largest && to <= largest && to - from <= widest) return;
   fail<ValueError>("uniform_", "there is no range from ", from, " to ", to, " in ", name_of<S>(),
@@ -314,12 +314,23 @@ at::Tensor probabilities(const at::Tensor& p, const at::Tensor& piece) {
 
 }  // namespace
 
+Shape Elements::sizes() const {
+  if (boxes_ != nullptr) return boxes_->local_shape();
+  Shape out;
+  for (const Range& range : box_) out.push_back(range.size());
+  return out;
+}
+
+std::string Elements::to_string() const {
+  return boxes_ != nullptr ? boxes_->to_string() : join(box_, "x");
+}
+
 void fill_uniform(const at::Tensor& piece, const Region& region, std::uint64_t key, double from,
                   double to) {
   fill("uniform_", piece, region, key, Stream::uniform, FloatsAndComplexes{},
        [=]<class S>(std::type_identity<S>) {
          check_uniform<S>(from, to);
-         const Within<Part<S>> within(from, to);
+         const Within<Component<S>> within(from, to);
          const auto start = static_cast<Real<S>>(from);
          const auto width = static_cast<Real<S>>(to - from);
          return [=](const Bits& bits) {

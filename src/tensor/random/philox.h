@@ -37,9 +37,28 @@ constexpr PhiloxBlock philox4x32(PhiloxBlock counter, std::uint64_t key) {
   return {c0, c1, c2, c3};
 }
 
+/// Elements of a tensor: those that a rank holds, or one box. Refers to what it was made of.
+class Elements {
+ public:
+  Elements(const Boxes& boxes) : boxes_(&boxes) {}     // NOLINT(google-explicit-constructor)
+  Elements(std::span<const Range> box) : box_(box) {}  // NOLINT(google-explicit-constructor)
+  Elements(const Boxes&&) = delete;                    // it would be gone
+
+  std::span<const Range> runs(std::size_t dim) const {
+    return boxes_ != nullptr ? boxes_->runs(dim) : box_.subspan(dim, 1);
+  }
+  /// The sizes of a piece that holds them.
+  Shape sizes() const;
+  std::string to_string() const;
+
+ private:
+  const Boxes* boxes_ = nullptr;
+  std::span<const Range> box_;
+};
+
 /// Which elements a local piece holds: `held` of a tensor with the global sizes `shape`.
 struct Region {
-  const Boxes& held;
+  Elements held;
   std::span<const std::int64_t> shape;
 };
 
